@@ -1,0 +1,37 @@
+"""The errors a user sees: one line that names the file or field, the value, what was expected and what to do."""
+
+
+class MindSpeedError(Exception):
+    """Base of every error this package raises on purpose; the CLI prints its one line and exits 2."""
+
+
+class ConfigError(MindSpeedError):
+    """A configuration or an option is unknown, malformed or contradicts another."""
+
+
+class WeightsError(MindSpeedError):
+    """A model directory, safetensors or GGUF file is missing, truncated, inconsistent or unsupported."""
+
+
+class TokenizerError(MindSpeedError):
+    """A tokenizer or chat template is absent, malformed or refused."""
+
+
+class BuildError(MindSpeedError):
+    """The native kernel library could not be built or loaded."""
+
+
+class KernelError(MindSpeedError):
+    """A native kernel refused its input."""
+
+
+class BundleError(MindSpeedError):
+    """A bundle is damaged, of another version, or not to be trusted."""
+
+
+class RequestError(MindSpeedError):
+    """One request is invalid; others are not affected."""
+
+
+class ServeError(MindSpeedError):
+    """A service could not start or a call to one failed."""
