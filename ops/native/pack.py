@@ -3,8 +3,9 @@
 A matrix [N, K] is cut into panels of 16 output rows (the lanes of a kernel), each a multiple of 64 bytes:
   F32  [K][16] float32
   W8   [Kp/4][16 lanes][4 inputs] uint8 = q + 128, then scales [G][16]
-  W4   [Kp/32][4 j][16 lanes][4 kk] uint8: low nibble is input 32*s + 4*j + kk, high nibble 16 further on; scales [G][16], mins [G][16] if any
-with Kp = K rounded up to 32, G = groups a row (1 when the scale covers the row), scales float16 (float32 when G covers the row).
+  W4   [Kp/32][4 j][16 lanes][4 kk] uint8: low nibble is input 32*s + 4*j + kk, high nibble 16 further on;
+       then scales [G][16], then mins [G][16] when asymmetric
+with Kp = K rounded up to 32, G = groups a row; scales float16, or float32 when one scale covers the row.
 Rows past N have scale and minimum 0. Vectors are plain float32.
 """
 
@@ -69,15 +70,19 @@ def packed_nbytes(rows: int, columns: int, kind: int, group: int = 0, asym: int 
 def describe(weight: "np.ndarray | QuantTensor", offset: int = 0, act: int = 0) -> WeightDesc:
     """The descriptor of a matrix put at `offset`; `act` 1 asks for int8 activations."""
     if isinstance(weight, QuantTensor):
-        return WeightDesc(offset, *weight.shape, W4 if weight.bits == 4 else W8, weight.group, int(weight.asymmetric), act)
+        return WeightDesc(
+            offset, *weight.shape, W4 if weight.bits == 4 else W8, weight.group, int(weight.asymmetric), act
+        )
     return WeightDesc(offset, *weight.shape)
 
 
 def pack_weight(weight: "np.ndarray | QuantTensor", out: np.ndarray) -> None:
-    """Packs a matrix [N, K] (float or QuantTensor) into `out`, uint8 of exactly packed_nbytes; padding bytes are written too."""
+    """Packs a matrix [N, K] (float or QuantTensor) into `out`, uint8 of exactly packed_nbytes, padding included."""
     desc = describe(weight)
     if out.dtype != np.uint8 or out.shape != (desc.nbytes,):
-        raise WeightsError(f"arena: {out.dtype} {list(out.shape)} given for a weight of {desc.nbytes} bytes, expected uint8 [{desc.nbytes}]")
+        raise WeightsError(
+            f"arena: {out.dtype} {list(out.shape)} for a weight of {desc.nbytes} bytes, expected uint8 [{desc.nbytes}]"
+        )
     panel = panel_nbytes(desc.columns, desc.kind, desc.group, desc.asym)
     step = max(1, _CHUNK_BYTES // panel)
     panels = out.reshape(-1, panel)
@@ -89,8 +94,8 @@ def pack_weight(weight: "np.ndarray | QuantTensor", out: np.ndarray) -> None:
         else:
             block = np.zeros((len(target) * LANES, desc.columns), np.float32)
             block[: stop - start] = weight[start:stop]
-            used = _parts(desc.columns, F32, 0, 0)[0]
-            target[:, :used].view(np.float32).reshape(len(target), desc.columns, LANES)[:] = block.reshape(len(target), LANES, -1).transpose(0, 2, 1)
+            floats = target.view(np.float32).reshape(len(target), desc.columns, LANES)
+            floats[:] = block.reshape(len(target), LANES, -1).transpose(0, 2, 1)
 
 
 def _pack_quantized(weight: QuantTensor, target: np.ndarray, desc: WeightDesc) -> None:
@@ -115,14 +120,17 @@ def _pack_quantized(weight: QuantTensor, target: np.ndarray, desc: WeightDesc) -
         if size:
             block = np.zeros((count * LANES, array.shape[1]), array.dtype)
             block[:rows] = array
-            target[:, begin : begin + size].view(array.dtype).reshape(count, -1, LANES)[:] = block.reshape(count, LANES, -1).transpose(0, 2, 1)
+            lanes = block.reshape(count, LANES, -1).transpose(0, 2, 1)
+            target[:, begin : begin + size].view(array.dtype).reshape(lanes.shape)[:] = lanes
     target[:, values + scales + mins :] = 0
 
 
 def unpack_weight(arena: np.ndarray, desc: WeightDesc) -> "np.ndarray | QuantTensor":
     """The inverse of pack_weight: float32 [N, K] or the QuantTensor, from the whole arena."""
     columns, rows, padded = desc.columns, desc.rows, _up(desc.columns, 32)
-    panels = arena[desc.offset : desc.offset + desc.nbytes].reshape(-1, panel_nbytes(columns, desc.kind, desc.group, desc.asym))
+    panels = arena[desc.offset : desc.offset + desc.nbytes].reshape(
+        -1, panel_nbytes(columns, desc.kind, desc.group, desc.asym)
+    )
     count = len(panels)
     values, scales, mins = _parts(columns, desc.kind, desc.group, desc.asym)
     if desc.kind == F32:
@@ -131,7 +139,9 @@ def unpack_weight(arena: np.ndarray, desc: WeightDesc) -> "np.ndarray | QuantTen
 
     def grouped(begin: int, size: int) -> np.ndarray:
         array = np.ascontiguousarray(panels[:, begin : begin + size]).view(np.float16 if desc.group else np.float32)
-        return np.ascontiguousarray(array.reshape(count, -1, LANES).transpose(0, 2, 1)).reshape(count * LANES, -1)[:rows]
+        return np.ascontiguousarray(array.reshape(count, -1, LANES).transpose(0, 2, 1)).reshape(count * LANES, -1)[
+            :rows
+        ]
 
     words = np.ascontiguousarray(panels[:, :values]).view(np.uint32)
     if desc.kind == W8:
@@ -141,19 +151,30 @@ def unpack_weight(arena: np.ndarray, desc: WeightDesc) -> "np.ndarray | QuantTen
         words = words.reshape(count, padded // 32, 4, LANES).transpose(0, 3, 1, 2)
         both = np.stack([words & 0x0F0F0F0F, (words >> 4) & 0x0F0F0F0F], axis=3)
         q = pack_nibbles(np.ascontiguousarray(both).view(np.uint8).reshape(-1, padded)[:rows, :columns])
-    return QuantTensor(np.ascontiguousarray(q), grouped(values, scales), grouped(values + scales, mins) if mins else None,
-                       4 if desc.kind == W4 else 8, desc.group, (rows, columns))
+    return QuantTensor(
+        np.ascontiguousarray(q),
+        grouped(values, scales),
+        grouped(values + scales, mins) if mins else None,
+        4 if desc.kind == W4 else 8,
+        desc.group,
+        (rows, columns),
+    )
 
 
 @dataclass
 class ArenaLayout:
-    """Where each weight lies: matrices by descriptor, vectors by (offset, length); filled in order, every start a multiple of 64."""
+    """Where each weight lies, filled in order, every start a multiple of 64.
+
+    Matrices by descriptor, vectors by (offset, length).
+    """
 
     matrices: dict[str, WeightDesc] = field(default_factory=dict)
     vectors: dict[str, tuple[int, int]] = field(default_factory=dict)
     nbytes: int = 0
 
-    def add_matrix(self, name: str, rows: int, columns: int, kind: int = F32, group: int = 0, asym: int = 0, act: int = 0) -> WeightDesc:
+    def add_matrix(
+        self, name: str, rows: int, columns: int, kind: int = F32, group: int = 0, asym: int = 0, act: int = 0
+    ) -> WeightDesc:
         desc = self.matrices[name] = WeightDesc(self.nbytes, rows, columns, kind, group, asym, act)
         self.nbytes += desc.nbytes
         return desc
@@ -169,20 +190,23 @@ class ArenaLayout:
         if name in self.vectors:
             offset, length = self.vectors[name]
             if not isinstance(value, np.ndarray) or value.shape != (length,):
-                raise WeightsError(f"{name}: shape {list(value.shape)} contradicts the configuration, expected [{length}]")
+                raise WeightsError(f"{name}: shape {list(value.shape)}, the configuration expects [{length}]")
             arena[offset : offset + 4 * length].view(np.float32)[:] = value
             arena[offset + 4 * length : offset + _up(4 * length, ALIGN)] = 0
             return
         desc = self.matrices[name]
         found = describe(value, desc.offset, desc.act) if isinstance(value, QuantTensor) or value.ndim == 2 else None
         if found is None or (found.as_list()[:6] != desc.as_list()[:6]):
-            raise WeightsError(f"{name}: {list(value.shape)} in another form than laid out, expected [{desc.rows}, {desc.columns}] of kind "
-                               f"{('float32', '8 bits', '4 bits')[desc.kind]}, group {desc.group}")
+            form = ("float32", "8 bits", "4 bits")[desc.kind]
+            raise WeightsError(
+                f"{name}: {list(value.shape)} is not in the form laid out, "
+                f"expected [{desc.rows}, {desc.columns}] in {form}, group {desc.group}, asymmetric {desc.asym}"
+            )
         pack_weight(value, arena[desc.offset : desc.offset + desc.nbytes])
 
 
 def pack(weights: "dict[str, np.ndarray | QuantTensor]", act: int = 0) -> tuple[np.ndarray, ArenaLayout]:
-    """A whole arena in memory: matrices and vectors of a dictionary, in its order -> (uint8 [A], layout); `act` applies to quantized ones."""
+    """A whole arena in memory from a dictionary, in its order -> (uint8 [A], layout); `act` goes to quantized ones."""
     layout = ArenaLayout()
     for name, value in weights.items():
         if isinstance(value, np.ndarray) and value.ndim == 1:

@@ -1,6 +1,6 @@
 """Integer weights with a scale (and a minimum) a group of inputs: the one form every quantized model takes here.
 
-Imports no MindSpore. Layout of `q`: 8 bits are int8 [N, K]; 4 bits are uint8 [N, ceil(K/2)] with the even input in the low nibble.
+Imports no MindSpore. 8 bits are int8 [N, K]; 4 bits uint8 [N, ceil(K/2)], the even input in the low nibble.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ def check_scheme(bits: int, group: int, asymmetric: bool) -> None:
     if bits not in (4, 8):
         raise ConfigError(f"bits: {bits!r} is not supported, expected 4 or 8")
     if group not in GROUPS and not (group == 0 and bits == 8):
-        raise ConfigError(f"group: {group!r} is not supported for {bits} bits, expected 32, 64 or 128" + (" (or 0: the whole row)" if bits == 8 else ""))
+        whole = " (or 0: the whole row)" if bits == 8 else ""
+        raise ConfigError(f"group: {group!r} is not supported for {bits} bits, expected 32, 64 or 128{whole}")
     if asymmetric and bits == 8:
         raise ConfigError("asymmetric: 8-bit weights are symmetric, drop asymmetric or use a 4-bit scheme")
 
@@ -28,7 +29,8 @@ class QuantTensor:
     """One quantized matrix [N, K]: N outputs, K inputs.
 
     q: uint8 [N, ceil(K/2)] (4 bits) or int8 [N, K] (8 bits); scales [N, G] float16, or float32 [N, 1] when group is 0;
-    mins float16 [N, G] or None; G = ceil(K / group). A value is q*scale + min (4 bits, mins given), (q - 8)*scale (4 bits), q*scale (8 bits).
+    mins float16 [N, G] or None; G = ceil(K / group).
+    A value is q*scale + min (4 bits, mins given), (q - 8)*scale (4 bits without mins), q*scale (8 bits).
     Raises WeightsError when the arrays contradict shape, bits or group.
     """
 
@@ -50,8 +52,10 @@ class QuantTensor:
             ("mins", self.mins, (rows, self.num_groups), np.dtype(np.float16)),
         ):
             if array is not None and (array.shape != shape or array.dtype != dtype):
-                raise WeightsError(f"{name}: {array.dtype} {list(array.shape)} does not fit a {self.bits}-bit weight of shape {list(self.shape)}, "
-                                   f"expected {dtype} {list(shape)}")
+                raise WeightsError(
+                    f"{name}: {array.dtype} {list(array.shape)} does not fit a {self.bits}-bit weight "
+                    f"of shape {list(self.shape)}, expected {dtype} {list(shape)}"
+                )
 
     @property
     def asymmetric(self) -> bool:
@@ -69,7 +73,9 @@ class QuantTensor:
         """Rows start..stop as a view."""
         stop = min(stop, self.shape[0])
         mins = None if self.mins is None else self.mins[start:stop]
-        return QuantTensor(self.q[start:stop], self.scales[start:stop], mins, self.bits, self.group, (stop - start, self.shape[1]))
+        return QuantTensor(
+            self.q[start:stop], self.scales[start:stop], mins, self.bits, self.group, (stop - start, self.shape[1])
+        )
 
     def codes(self) -> np.ndarray:
         """The integers: uint8 [N, K] in 0..15 (4 bits) or int8 [N, K] (8 bits)."""
@@ -108,10 +114,11 @@ def unpack_nibbles(packed: np.ndarray, columns: int) -> np.ndarray:
 
 
 def quantize_rtn(weight: np.ndarray, bits: int, group: int, asymmetric: bool = False) -> QuantTensor:
-    """Rounds a float matrix [N, K] to the nearest integers of its groups, with scales already rounded to the stored type.
+    """Rounds a float matrix [N, K] to the nearest integers of its groups, under scales already rounded as stored.
 
     Symmetric 4 bits spend the sixteenth level on the side of the largest magnitude; asymmetric ones span [min, max].
-    Raises ConfigError for an unsupported combination, WeightsError for values that are not finite or do not fit float16 scales.
+    Raises ConfigError for an unsupported combination, WeightsError for values that are not finite or too large for
+    float16 scales.
     """
     check_scheme(bits, group, asymmetric)
     if weight.ndim != 2:
@@ -121,12 +128,12 @@ def quantize_rtn(weight: np.ndarray, bits: int, group: int, asymmetric: bool = F
     groups = -(-columns // width)
     values = np.zeros((rows, groups * width), np.float32)
     values[:, :columns] = weight
-    if columns < groups * width:  # a short last group: repeat a member, so that padding changes neither minimum nor maximum
+    if columns < groups * width:  # a short last group repeats a member: its minimum and maximum stay
         values[:, columns:] = values[:, columns - 1 : columns]
     values = values.reshape(rows, groups, width)
     low, high = values.min(axis=2), values.max(axis=2)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise WeightsError("weight: holds values that are not finite, expected finite numbers only; check the checkpoint")
+        raise WeightsError("weight: holds values that are not finite, expected finite numbers; check the checkpoint")
     mins = None
     if asymmetric:
         mins, scales = low, (high - low) / 15
@@ -135,8 +142,12 @@ def quantize_rtn(weight: np.ndarray, bits: int, group: int, asymmetric: bool = F
     else:
         scales = np.maximum(high, -low) / 127
     if group:
-        if max(np.abs(scales).max(initial=0), np.abs(mins).max(initial=0) if asymmetric else 0) > _FLOAT16_MAX:
-            raise WeightsError(f"weight: values up to {np.abs(weight).max():g} do not fit float16 scales, expected group scales below 65504; use group 0 with 8 bits")
+        largest = max(np.abs(scales).max(initial=0), np.abs(mins).max(initial=0) if asymmetric else 0)
+        if largest > _FLOAT16_MAX:
+            raise WeightsError(
+                f"weight: a group scale of {largest:g} does not fit float16, expected at most 65504; "
+                "use 8 bits with group 0"
+            )
         scales = scales.astype(np.float16)
         mins = mins.astype(np.float16) if asymmetric else None
     scales = scales.astype(np.float32 if not group else np.float16)
