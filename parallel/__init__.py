@@ -1,1 +1,4 @@
-"""Operators: one name, a reference body from MindSpore built-ins, a native CPU body, a declared Ascend body."""
+"""Parallelism: topologies and plans that need no MindSpore, and the groups that run them."""
+
+if __name__ != "mindspeed_ms.parallel":
+    raise ImportError(f"import mindspeed_ms.parallel, not {__name__}: the folder is a part of that package")

@@ -1,1 +1,4 @@
-"""Operators: one name, a reference body from MindSpore built-ins, a native CPU body, a declared Ascend body."""
+"""Serving: the engine that turns requests into tokens, the protocols in front of it, and a client."""
+
+if __name__ != "mindspeed_ms.serving":
+    raise ImportError(f"import mindspeed_ms.serving, not {__name__}: the folder is a part of that package")
