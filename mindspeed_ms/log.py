@@ -13,14 +13,14 @@ _ROOT = logging.getLogger("mindspeed_ms")
 _KEPT_LOGS = 20
 # MindSpore's C++ modules print to stderr even when told to log to a file; each repeats what its Python exception says.
 _CPP_MODULES = (
-    "CORE ANALYZER COMMON DEBUG OFFLINE_DEBUG DEVICE GE_ADPT IR KERNEL MD ME EXPRESS OPTIMIZER PARALLEL PARSER PIPELINE "
-    "PRE_ACT PYNATIVE SESSION UTILS VM PROFILER PS PI FL DISTRIBUTED LITE ARMOUR HCCL_ADPT RUNTIME_FRAMEWORK GE API "
+    "CORE ANALYZER COMMON DEBUG OFFLINE_DEBUG DEVICE GE_ADPT IR KERNEL MD ME EXPRESS OPTIMIZER PARALLEL PARSER "
+    "PIPELINE PRE_ACT PYNATIVE SESSION UTILS VM PROFILER PS PI FL DISTRIBUTED LITE ARMOUR HCCL_ADPT RUNTIME_FRAMEWORK GE API "
     "SYMBOLIC_SHAPE GRAPH_KERNEL TRACE INTERNAL_KERNEL EXTENSION HYPER_OFFLOAD"
 ).split()
 
 
 def get_logger(name: str) -> logging.Logger:
-    """The logger of one of our modules; `MINDSPEED_MS_LOG=info` (or debug, warning, error) prints its records to stderr."""
+    """The logger of one of our modules; `MINDSPEED_MS_LOG=debug|info|warning|error` prints its records to stderr."""
     _configure()
     return logging.getLogger(name if name.startswith("mindspeed_ms") else f"mindspeed_ms.{name}")
 
@@ -31,7 +31,7 @@ def mindspore_log_dir() -> Path:
 
 
 def quiet_mindspore() -> None:
-    """Send MindSpore's warnings to a file from its import on; a user's own GLOG_* or MS_SUBMODULE_LOG_v settings stay."""
+    """Send MindSpore's warnings to a file from its import on, unless the user has set GLOG_* or MS_SUBMODULE_LOG_v."""
     if "mindspore" not in sys.modules and not any(isinstance(finder, _BeforeMindSpore) for finder in sys.meta_path):
         sys.meta_path.insert(0, _BeforeMindSpore())
 
@@ -61,6 +61,7 @@ def _set_environment() -> None:
         return
     os.environ["GLOG_logtostderr"] = "0"
     os.environ["GLOG_log_dir"] = str(folder)
+    os.environ["GLOG_stderrthreshold"] = "4"
     os.environ["MS_SUBMODULE_LOG_v"] = "{" + ",".join(f"{name}:4" for name in _CPP_MODULES) + "}"
     # Else a graph that fails to compile leaves a rank_0 folder where the user stands.
     os.environ.setdefault("MS_OM_PATH", str(folder))
