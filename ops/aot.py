@@ -1,0 +1,94 @@
+"""How an operator gets its body: the native kernel, the reference, or (declared) the Ascend primitive; chosen once."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import TypeVar
+
+import mindspore as ms
+from mindspore import ops
+from mindspore.ops import CustomRegOp, DataType
+
+from mindspeed_ms.errors import ConfigError
+
+VARIABLE = "MINDSPEED_MS_KERNELS"
+_DTYPES = {
+    "f32": DataType.F32_Default,
+    "f16": DataType.F16_Default,
+    "i32": DataType.I32_Default,
+    "u8": DataType.U8_Default,
+}
+Body = TypeVar("Body")
+
+
+@dataclass(frozen=True)
+class AscendBody:
+    """The Ascend primitive that stands for an operator: its constructor's arguments and the order of its inputs.
+
+    `attributes` maps an argument of the primitive to what it is given; `inputs` are the primitive's own names, in
+    the order we pass them. Declared only: no device has run them yet.
+    """
+
+    primitive: str
+    inputs: tuple[str, ...]
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+def kernels() -> str:
+    """`"native"` or `"reference"`, from MINDSPEED_MS_KERNELS and the device target.
+
+    Raises ConfigError when the variable holds another word, or asks for the CPU kernels on another device.
+    """
+    asked = os.environ.get(VARIABLE, "").strip().lower()
+    if asked not in ("", "native", "reference"):
+        raise ConfigError(f"{VARIABLE}={asked!r}: expected native or reference; unset it to take the default")
+    device = ms.get_context("device_target")
+    if asked == "native" and device != "CPU":
+        raise ConfigError(f"{VARIABLE}=native: the native kernels run on CPU, not on {device}; set it to reference")
+    return asked or ("native" if device == "CPU" else "reference")
+
+
+def choose(native: Callable[[], Body], reference: Callable[[], Body]) -> Body:
+    """Build the body that `kernels()` names, and only that one."""
+    return native() if kernels() == "native" else reference()
+
+
+def aot_op(
+    entry: str,
+    inputs: Sequence[tuple[str, str]],
+    outputs: Sequence[tuple[str, str]],
+    attrs: Mapping[str, object],
+    side_effect: bool = False,
+) -> ops.Custom:
+    """Wrap one entry point of the native library as a MindSpore operator.
+
+    `inputs` and `outputs` are (name, dtype) pairs, dtype one of f32, f16, i32, u8, or several joined by `|`.
+    `attrs` holds ints, floats and lists of ints. `side_effect` marks an operator that writes into an input, so that
+    it is neither dropped nor reordered. Raises BuildError when the library cannot be built.
+    """
+    from mindspeed_ms.ops.native.build import library_path
+
+    info = CustomRegOp(entry)
+    for index, (name, _) in enumerate(inputs):
+        info = info.input(index, name)
+    for index, (name, _) in enumerate(outputs):
+        info = info.output(index, name)
+    for name, value in attrs.items():
+        info = info.attr(name, "required", _attr_type(value), value=value)
+    for row in product(*(dtype.split("|") for _, dtype in (*inputs, *outputs))):
+        info = info.dtype_format(*(_DTYPES[name] for name in row))
+    op = ops.Custom(
+        f"{library_path()}:{entry}", None, None, func_type="aot", reg_info=info.target("CPU").get_op_info()
+    )
+    if side_effect:
+        op.add_prim_attr("side_effect_mem", True)
+    return op
+
+
+def _attr_type(value: object) -> str:
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "int"
+    return "float" if isinstance(value, float) else "listInt"
