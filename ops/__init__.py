@@ -7,11 +7,45 @@ if __name__ != "mindspeed_ms.ops":
     raise ImportError(f"import mindspeed_ms.ops, not {__name__}: the folder is a part of that package")
 
 if TYPE_CHECKING:
-    pass
+    from mindspeed_ms.ops.attention import Attention as Attention
+    from mindspeed_ms.ops.attention_block import AttentionBlock as AttentionBlock
+    from mindspeed_ms.ops.embedding import Embedding as Embedding
+    from mindspeed_ms.ops.linear import Linear as Linear
+    from mindspeed_ms.ops.lm_head import LmHead as LmHead
+    from mindspeed_ms.ops.mlp_block import MlpBlock as MlpBlock
+    from mindspeed_ms.ops.paged_attention import PagedAttention as PagedAttention
+    from mindspeed_ms.ops.rms_norm import RMSNorm as RMSNorm
+    from mindspeed_ms.ops.rotary import RotaryEmbedding as RotaryEmbedding
+    from mindspeed_ms.ops.rotary import RotaryTable as RotaryTable
+    from mindspeed_ms.ops.swiglu import SwiGLU as SwiGLU
 
 # Loaded when first used, so that mindspeed_ms.ops.native stays free of MindSpore.
-_HOME: dict[str, str] = {}
-__all__: list[str] = []
+_HOME = {
+    "Attention": "attention",
+    "AttentionBlock": "attention_block",
+    "Embedding": "embedding",
+    "Linear": "linear",
+    "LmHead": "lm_head",
+    "MlpBlock": "mlp_block",
+    "PagedAttention": "paged_attention",
+    "RMSNorm": "rms_norm",
+    "RotaryEmbedding": "rotary",
+    "RotaryTable": "rotary",
+    "SwiGLU": "swiglu",
+}
+__all__ = [
+    "Attention",
+    "AttentionBlock",
+    "Embedding",
+    "Linear",
+    "LmHead",
+    "MlpBlock",
+    "PagedAttention",
+    "RMSNorm",
+    "RotaryEmbedding",
+    "RotaryTable",
+    "SwiGLU",
+]
 
 
 def __getattr__(name: str) -> Any:

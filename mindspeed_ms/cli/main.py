@@ -1,0 +1,82 @@
+"""The command `mindspeed-ms`: its table of contents, and what happens to errors."""
+
+import importlib
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from mindspeed_ms import __version__
+from mindspeed_ms.errors import MindSpeedError
+
+# Name, module and panel, in the order of a model's life. A module is imported when its command is run or listed.
+_COMMANDS = {
+    "pull": ("pull", "1. Get a model and judge it"),
+    "eval": ("evaluate", "1. Get a model and judge it"),
+    "quantize": ("quantize", "2. Make it small and portable"),
+    "export": ("export", "2. Make it small and portable"),
+    "generate": ("generate", "3. Use it"),
+    "chat": ("chat", "3. Use it"),
+    "serve": ("serve", "3. Use it"),
+    "ops": ("ops", "4. Look underneath"),
+}
+
+
+class _Commands(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, panel = _COMMANDS[cmd_name]
+        command: Any = typer.main.get_command(importlib.import_module(f"mindspeed_ms.cli.{module}").app)
+        command.name = cmd_name
+        command.rich_help_panel = panel
+        return command
+
+
+app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"mindspeed-ms {__version__}")
+        raise typer.Exit()
+
+
+@app.callback(context_settings={"help_option_names": ["-h", "--help"]})
+def _root(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    """A language model's whole life on MindSpore: fetch, judge, quantize, export, serve.
+
+    `mindspeed-ms COMMAND --help` explains a command.
+    """
+
+
+def main() -> None:
+    """Run the command line: 0 is success, 2 a mistake that one line on stderr explains, 130 an interruption."""
+    # Accepted after the command as well, where one adds it when a command has failed.
+    debug = "--debug" in sys.argv[1:]
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    try:
+        app(args=arguments, prog_name="mindspeed-ms")
+    except BrokenPipeError:
+        # The reader of our output has left; there is nobody to tell.
+        sys.stderr.close()
+        sys.exit(141)
+    except (MindSpeedError, OSError) as error:
+        if debug:
+            raise
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
