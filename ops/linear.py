@@ -54,7 +54,7 @@ class IntegerLinear(nn.Cell):
         rows, columns = weight.shape
         step = min(weight.group or _EXACT, -(-columns // 32) * 32)  # inputs of one exact sum
         sums = -(-columns // step)
-        share = act_group(weight.group, sums * step)
+        share = min(act_group(weight.group, sums * step), sums * step)
         codes = np.zeros((rows, sums * step), np.float32)
         codes[:, :columns] = weight.codes()
         if weight.bits == 4 and weight.mins is None:

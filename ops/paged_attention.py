@@ -43,20 +43,22 @@ class PagedAttentionReference(nn.Cell):
         self.mix = ops.BatchMatMul()
         self.softmax = ops.Softmax(-1)
 
-    def store(self, cache: Tensor, which: int, inner: Tensor, slots: Tensor, bs: int, x: Tensor) -> Tensor:
-        """Writes x [T, Hkv, D] at [layer, block, which, head, inner]."""
-        zero = ops.zeros_like(inner + self.heads)
+    def store(self, cache: Tensor, key_at: Tensor, value_at: Tensor, slots: Tensor, bs: int, kv: Tensor) -> Tensor:
+        """Writes kv [2, T, Hkv, D] into the cache: one update, since a second one would write to a copy."""
+        zero = ops.zeros_like(key_at + self.heads)
         block = (slots // bs).reshape((-1, 1, 1))
-        index = ops.stack((zero + self.layer, zero + block, zero + which, zero + self.heads, zero + inner), -1)
-        return self.write(cache, index, x.astype(cache.dtype))
+        places = (
+            ops.stack((zero + self.layer, zero + block, zero, zero + self.heads, zero + key_at), -1),
+            ops.stack((zero + self.layer, zero + block, zero + 1, zero + self.heads, zero + value_at), -1),
+        )
+        return self.write(cache, ops.stack(places), kv.astype(cache.dtype))
 
     def construct(self, q, k, v, cache, positions, slots, seq_starts, block_tables):
         heads, dim, kv_heads = q.shape[1], self.head_dim, self.kv_heads
         padded = (dim + 15) // 16 * 16
         bs = cache.shape[4] // padded
         offset = (slots % bs).reshape((-1, 1, 1))
-        cache = self.store(cache, 0, self.dims * bs + offset, slots, bs, k)
-        cache = self.store(cache, 1, offset * padded + self.dims, slots, bs, v)
+        cache = self.store(cache, self.dims * bs + offset, offset * padded + self.dims, slots, bs, ops.stack((k, v)))
 
         # the blocks of each token's sequence: [T, M]
         tokens, columns = q.shape[0], block_tables.shape[1]

@@ -1,0 +1,24 @@
+"""Shared by the operator tests: their helper modules, the compiled harness, one MindSpore setting."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session")
+def native(tmp_path_factory):
+    """The native library behind the harness: `native(entry, inputs, attrs) -> array`, or a Refused with its code."""
+    from ops_harness import Native
+
+    return Native(tmp_path_factory.mktemp("harness"))
+
+
+@pytest.fixture(scope="session")
+def graph_mode():
+    """MindSpore compiles Cells for the CPU."""
+    import mindspore as ms
+
+    ms.set_context(mode=ms.GRAPH_MODE, device_target="CPU")
