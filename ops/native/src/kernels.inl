@@ -1,0 +1,412 @@
+// The kernels, written once; each instruction set includes this file into its own namespace (MSMS_ISA).
+// Every output element is computed by one fixed sequence of operations, whatever the number of rows beside it.
+#include <cmath>
+#include <limits>
+
+#include "kernels.h"
+#include "simd.h"
+
+namespace MSMS_ISA {
+using msms::Acts;
+using msms::AttendJob;
+using msms::kTile;
+using msms::Weight;
+
+void RmsNorm(const float *x, const float *w, float eps, int64_t h, float *y) {
+  F16 a = {}, b = {};
+  int64_t i = 0;
+  for (; i + 32 <= h; i += 32) {
+    const F16 u = Load(x + i), v = Load(x + i + 16);
+    a = Fma(u, u, a);
+    b = Fma(v, v, b);
+  }
+  for (; i < h; i += 16) {
+    const F16 u = LoadPart(x + i, static_cast<int>(h - i < 16 ? h - i : 16));
+    a = Fma(u, u, a);
+  }
+  const F16 scale = Set(1.0f / std::sqrt(Sum(a + b) / static_cast<float>(h) + eps));
+  for (i = 0; i + 16 <= h; i += 16) Store(y + i, Load(x + i) * scale * Load(w + i));
+  if (const int n = static_cast<int>(h - i)) StorePart(y + i, LoadPart(x + i, n) * scale * LoadPart(w + i, n), n);
+}
+
+// ---- activations ---------------------------------------------------------------------------------------------------
+void PackFloat(const float *x, int64_t row, const Acts &acts) {
+  float *out = acts.f + row / acts.m * acts.k * acts.m + row % acts.m;
+  for (int64_t i = 0; i < acts.k; ++i) out[i * acts.m] = x[i];
+}
+
+// Symmetric int8 with one scale a group of the weight (a whole row for W8A8 without groups): scale = max|x| / 127,
+// q = round(x * (127 / max|x|)) to nearest even. A NaN or infinity in a group makes its scale NaN. One scale a token
+// costs SmolLM2 3.3 % of perplexity, one a group of 32 costs 0.4 %.
+void PackInt8(const float *x, int64_t row, const Acts &acts) {
+  const int64_t m = acts.m, tile = row / m, lane = row % m, step = acts.group ? acts.group : acts.kp;
+  int8_t *q = acts.q + tile * acts.kp * m + lane * 4;
+  const int64_t at = tile * acts.groups * m + lane;
+  for (int64_t g = 0; g < acts.groups; ++g) {
+    const int64_t begin = g * step, end = begin + step < acts.kp ? begin + step : acts.kp;
+    F16 top = {}, poison = {};
+    for (int64_t i = begin; i < end; i += 16) {
+      const int n = static_cast<int>(acts.k - i < 16 ? (acts.k > i ? acts.k - i : 0) : 16);
+      const F16 v = n == 16 ? Load(x + i) : LoadPart(x + i, n);
+      top = Max(top, Abs(v));
+      poison += v * Set(0.0f);
+    }
+    const float peak = MaxLane(top);
+    const F16 inverse = Set(peak > 1e-30f ? 127.0f / peak : 0.0f);
+    I16 sums = {};
+    for (int64_t i = begin; i < end; i += 16) {
+      const int n = static_cast<int>(acts.k - i < 16 ? (acts.k > i ? acts.k - i : 0) : 16);
+      const F16 v = n == 16 ? Load(x + i) : LoadPart(x + i, n);
+      const I16 r = RoundToInt(v * inverse);
+      alignas(16) int8_t bytes[16];
+      StoreBytes(bytes, r);
+      sums += r;
+      for (int j = 0; j < 4; ++j) std::memcpy(q + (i / 4 + j) * m * 4, bytes + 4 * j, 4);
+    }
+    int32_t sum = 0;
+    for (int j = 0; j < 16; ++j) sum += sums[j];
+    const float scale = peak > 1e-30f ? peak / 127.0f + Sum(poison) : Sum(poison);
+    acts.scale[at + g * m] = scale;
+    acts.isum[at + g * m] = sum;
+    acts.sum[at + g * m] = scale * static_cast<float>(sum);
+  }
+}
+
+// ---- linear --------------------------------------------------------------------------------------------------------
+// acc[lane] += sum over 4 k of w[lane * 4 + k] (unsigned) * the four signed bytes at a.
+template <bool kWide>
+inline I16 Dot(I16 acc, U64 w, const int8_t *a) {
+#if defined(__AVX512VNNI__)
+  int32_t quad;
+  std::memcpy(&quad, a, 4);
+  return (I16)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, _mm512_set1_epi32(quad));
+#elif defined(__AVX2__)
+  // Products of pairs must fit int16: the high bit of a full byte is multiplied apart.
+  int32_t quad;
+  std::memcpy(&quad, a, 4);
+  const __m256i b = _mm256_set1_epi32(quad), ones = _mm256_set1_epi16(1);
+  __m256i v[2], s[2];
+  std::memcpy(v, &w, 64);
+  std::memcpy(s, &acc, 64);
+  for (int i = 0; i < 2; ++i) {
+    const __m256i low = kWide ? _mm256_and_si256(v[i], _mm256_set1_epi8(0x7f)) : v[i];
+    s[i] = _mm256_add_epi32(s[i], _mm256_madd_epi16(_mm256_maddubs_epi16(low, b), ones));
+    if (kWide) {
+      const __m256i high = _mm256_and_si256(v[i], _mm256_set1_epi8(static_cast<char>(0x80)));
+      s[i] = _mm256_add_epi32(s[i], _mm256_madd_epi16(_mm256_maddubs_epi16(high, b), ones));
+    }
+  }
+  std::memcpy(&acc, s, 64);
+  return acc;
+#else
+  for (int lane = 0; lane < 16; ++lane)
+    for (int j = 0; j < 4; ++j) acc[lane] += static_cast<int32_t>(w[lane * 4 + j]) * a[j];
+  return acc;
+#endif
+}
+
+inline U64 LoadBytes(const uint8_t *p) {
+  U64 v;
+  std::memcpy(&v, p, 64);
+  return v;
+}
+inline U64 LowNibbles(U64 v) { return v & 15; }
+inline U64 HighNibbles(U64 v) {
+#if defined(__AVX512BW__)
+  return (U64)_mm512_and_si512(_mm512_srli_epi16((__m512i)v, 4), _mm512_set1_epi8(15));
+#else
+  return v >> 4;
+#endif
+}
+
+// The integer at (lane, k) of a quantized panel, without its scale.
+inline int32_t Quant(const Weight &w, const uint8_t *panel, int lane, int64_t k) {
+  if (w.kind == msms::kW8) return static_cast<int32_t>(panel[k / 4 * 64 + lane * 4 + k % 4]) - 128;
+  const int64_t in = k % 32;
+  const uint8_t byte = panel[k / 32 * 256 + in % 16 / 4 * 64 + lane * 4 + in % 4];
+  return (in < 16 ? byte & 15 : byte >> 4) - (w.asym ? 0 : 8);
+}
+inline F16 GroupScale(const Weight &w, const uint8_t *panel, int64_t g) {
+  const uint8_t *p = panel + w.scale_at;
+  return w.group ? LoadHalf(reinterpret_cast<const uint16_t *>(p) + g * 16) : Load(reinterpret_cast<const float *>(p));
+}
+inline F16 GroupMin(const Weight &w, const uint8_t *panel, int64_t g) {
+  return w.asym ? LoadHalf(reinterpret_cast<const uint16_t *>(panel + w.min_at) + g * 16) : F16{};
+}
+
+// One panel by M rows. Integer sums are exact; each group then adds scale_w * scale_a * sum in group order.
+template <bool kWide, bool kAsym, int M>
+void PanelInt8(const Weight &w, const uint8_t *panel, const Acts &acts, int64_t tile, int64_t m, float *out, int64_t stride) {
+  const int8_t *a = acts.q + tile * acts.kp * m;
+  const float *scale = acts.scale + tile * acts.groups * m, *sum = acts.sum + tile * acts.groups * m;
+  const int32_t *isum = acts.isum + tile * acts.groups * m;
+  const int64_t step = w.group ? w.group : w.kp;
+  F16 total[M] = {};
+  for (int64_t g = 0; g < w.groups; ++g) {
+    const int64_t end = (g + 1) * step < w.kp ? (g + 1) * step : w.kp;
+    I16 acc[M] = {};
+    for (int64_t k = g * step; k < end; k += 32) {
+      if (kWide) {
+        for (int j = 0; j < 8; ++j) {
+          const U64 v = LoadBytes(panel + k * 16 + j * 64);
+          for (int r = 0; r < M; ++r) acc[r] = Dot<true>(acc[r], v, a + (k + j * 4) * m + r * 4);
+        }
+      } else {
+        for (int j = 0; j < 4; ++j) {
+          const U64 v = LoadBytes(panel + k * 8 + j * 64);
+          const U64 low = LowNibbles(v), high = HighNibbles(v);
+          for (int r = 0; r < M; ++r) acc[r] = Dot<false>(acc[r], low, a + (k + j * 4) * m + r * 4);
+          for (int r = 0; r < M; ++r) acc[r] = Dot<false>(acc[r], high, a + (k + j * 4 + 16) * m + r * 4);
+        }
+      }
+    }
+    const F16 d = GroupScale(w, panel, g);
+    if (kAsym) {
+      const F16 low = GroupMin(w, panel, g);
+      for (int r = 0; r < M; ++r) {
+        total[r] = Fma(ToFloat(acc[r]), d * Set(scale[g * m + r]), total[r]);
+        total[r] = Fma(low, Set(sum[g * m + r]), total[r]);
+      }
+    } else {
+      for (int r = 0; r < M; ++r) {
+        const I16 centred = acc[r] - isum[g * m + r] * (kWide ? 128 : 8);
+        total[r] = Fma(ToFloat(centred), d * Set(scale[g * m + r]), total[r]);
+      }
+    }
+  }
+  for (int r = 0; r < M; ++r) Store(out + r * stride, total[r]);
+}
+
+template <int M>
+void PanelFloat(const Weight &w, const float *panel, const Acts &acts, int64_t tile, int64_t m, float *out, int64_t stride) {
+  const float *a = acts.f + tile * acts.k * m;
+  F16 total[M] = {};
+  for (int64_t k = 0; k < w.k; ++k) {
+    const F16 v = Load(panel + k * 16);
+    for (int r = 0; r < M; ++r) total[r] = Fma(v, Set(a[k * m + r]), total[r]);
+  }
+  for (int r = 0; r < M; ++r) Store(out + r * stride, total[r]);
+}
+
+// Float weights of a quantized panel, for schemes with float activations: [k][16].
+void UnpackPanel(const Weight &w, const uint8_t *panel, float *out) {
+  const int64_t step = w.group ? w.group : w.kp;
+  for (int64_t g = 0; g < w.groups; ++g) {
+    const F16 d = GroupScale(w, panel, g), low = GroupMin(w, panel, g);
+    for (int64_t k = g * step; k < (g + 1) * step && k < w.k; ++k) {
+      I16 q;
+      for (int lane = 0; lane < 16; ++lane) q[lane] = Quant(w, panel, lane, k);
+      Store(out + k * 16, ToFloat(q) * d + low);
+    }
+  }
+}
+
+void UnpackRow(const Weight &w, const uint8_t *panel, int lane, float *out) {
+  if (w.kind == msms::kF32) {
+    for (int64_t k = 0; k < w.k; ++k) std::memcpy(out + k, panel + (k * 16 + lane) * 4, 4);
+    return;
+  }
+  const int64_t step = w.group ? w.group : w.kp;
+  for (int64_t g = 0; g < w.groups; ++g) {
+    const float d = GroupScale(w, panel, g)[lane], low = GroupMin(w, panel, g)[lane];
+    for (int64_t k = g * step; k < (g + 1) * step && k < w.k; ++k)
+      out[k] = static_cast<float>(Quant(w, panel, lane, k)) * d + low;
+  }
+}
+
+template <int M>
+void PanelTile(const Weight &w, const uint8_t *panel, const Acts &acts, int64_t tile, float *out, int64_t stride) {
+  const int64_t m = acts.m;
+  if (w.kind == msms::kF32 || !w.act) {
+    PanelFloat<M>(w, reinterpret_cast<const float *>(panel), acts, tile, m, out, stride);
+  } else if (w.kind == msms::kW8) {
+    PanelInt8<true, false, M>(w, panel, acts, tile, m, out, stride);
+  } else if (w.asym) {
+    PanelInt8<false, true, M>(w, panel, acts, tile, m, out, stride);
+  } else {
+    PanelInt8<false, false, M>(w, panel, acts, tile, m, out, stride);
+  }
+}
+
+void Panel(const Weight &w, const uint8_t *panel, const Acts &acts, float *out, int64_t stride, float *scratch) {
+  if (w.kind != msms::kF32 && !w.act) {
+    UnpackPanel(w, panel, scratch);
+    panel = reinterpret_cast<const uint8_t *>(scratch);
+  }
+  for (int64_t row = 0; row < acts.rows; row += acts.m) {
+    const int64_t left = acts.rows - row < acts.m ? acts.rows - row : acts.m, tile = row / acts.m;
+    float *to = out + row * stride;
+    switch (left) {
+      case 1: PanelTile<1>(w, panel, acts, tile, to, stride); break;
+      case 2: PanelTile<2>(w, panel, acts, tile, to, stride); break;
+      case 3: PanelTile<3>(w, panel, acts, tile, to, stride); break;
+      case 4: PanelTile<4>(w, panel, acts, tile, to, stride); break;
+      case 5: PanelTile<5>(w, panel, acts, tile, to, stride); break;
+      case 6: PanelTile<6>(w, panel, acts, tile, to, stride); break;
+      case 7: PanelTile<7>(w, panel, acts, tile, to, stride); break;
+      default: PanelTile<8>(w, panel, acts, tile, to, stride); break;
+    }
+  }
+}
+
+// ---- element-wise --------------------------------------------------------------------------------------------------
+void Swiglu(const float *gate, const float *up, float *y, int64_t n) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) Store(y + i, Silu(Load(gate + i)) * Load(up + i));
+  if (const int left = static_cast<int>(n - i)) StorePart(y + i, Silu(LoadPart(gate + i, left)) * LoadPart(up + i, left), left);
+}
+
+void Add(const float *a, const float *b, float *y, int64_t n) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) Store(y + i, Load(a + i) + Load(b + i));
+  for (; i < n; ++i) y[i] = a[i] + b[i];
+}
+
+void Rope(const float *x, const float *table, int64_t dim, float *y) {
+  const int64_t half = dim / 2;
+  for (int64_t i = 0; i < half; i += 16) {
+    const int n = static_cast<int>(half - i < 16 ? half - i : 16);
+    const F16 a = LoadPart(x + i, n), b = LoadPart(x + half + i, n);
+    const F16 cos = LoadPart(table + i, n), sin = LoadPart(table + half + i, n);
+    StorePart(y + i, a * cos - b * sin, n);
+    StorePart(y + half + i, b * cos + a * sin, n);
+  }
+}
+
+// ---- attention -----------------------------------------------------------------------------------------------------
+void StoreKv(const float *k, const float *v, int64_t dim, int64_t block, int64_t slot, bool half, uint8_t *key_block,
+             uint8_t *value_block) {
+  const int64_t padded = (dim + 15) / 16 * 16;
+  for (int64_t i = 0; i < padded; i += 16) {
+    const int n = static_cast<int>(dim - i < 16 ? dim - i : 16);
+    const F16 key = LoadPart(k + i, n), value = LoadPart(v + i, n);
+    if (half) {
+      uint16_t bits[16];
+      StoreHalf(bits, key);
+      uint16_t *to = reinterpret_cast<uint16_t *>(key_block) + i * block + slot;
+      for (int j = 0; j < 16; ++j) to[j * block] = bits[j];
+      StoreHalf(reinterpret_cast<uint16_t *>(value_block) + slot * padded + i, value);
+    } else {
+      float *to = reinterpret_cast<float *>(key_block) + i * block + slot;
+      for (int j = 0; j < 16; ++j) to[j * block] = key[j];
+      Store(reinterpret_cast<float *>(value_block) + slot * padded + i, value);
+    }
+  }
+}
+
+template <bool kHalf>
+inline F16 LoadCache(const uint8_t *base, int64_t index) {
+  return kHalf ? LoadHalf(reinterpret_cast<const uint16_t *>(base) + index) : Load(reinterpret_cast<const float *>(base) + index);
+}
+
+// Scores of R rows against the keys; positions are lanes, so no sum crosses them.
+template <bool kHalf, int R, int U>
+void Scores(const AttendJob &job, int64_t begin, int64_t position) {
+  const uint8_t *keys = job.Keys(position);
+  const int64_t inside = position % job.block;
+  F16 acc[R][U] = {};
+  for (int64_t d = 0; d < job.dim; ++d) {
+    for (int u = 0; u < U; ++u) {
+      const F16 key = LoadCache<kHalf>(keys, d * job.block + inside + u * 16);
+      for (int r = 0; r < R; ++r) acc[r][u] = Fma(Set(job.q[begin + r][d]), key, acc[r][u]);
+    }
+  }
+  const I16 lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  for (int r = 0; r < R; ++r) {
+    for (int u = 0; u < U; ++u) {
+      const int64_t left = job.length[begin + r] - position - u * 16;
+      F16 s = acc[r][u] * Set(job.scale);
+      if (left < 16) {
+        const I16 outside = lane >= static_cast<int32_t>(left < 0 ? 0 : left);
+        const I16 infinity = (I16)Set(-std::numeric_limits<float>::infinity());
+        s = (F16)(((I16)s & ~outside) | (infinity & outside));
+      }
+      Store(job.scores + (begin + r) * job.stride + position + u * 16, s);
+    }
+  }
+}
+
+inline float Softmax(float *s, int64_t length) {
+  F16 top = Load(s);
+  for (int64_t i = 16; i < length; i += 16) top = Max(top, Load(s + i));
+  const F16 peak = Set(MaxLane(top));
+  F16 sum = {};
+  for (int64_t i = 0; i < length; i += 16) {
+    const F16 e = Exp(Load(s + i) - peak);
+    Store(s + i, e);
+    sum += e;
+  }
+  return 1.0f / Sum(sum);
+}
+
+// R rows, C chunks of 16 dimensions; a row never reads a value beyond its own length, stale slots may hold anything.
+template <bool kHalf, int R, int C>
+void Values(const AttendJob &job, int64_t begin, int64_t d, const float *inverse) {
+  const int64_t padded = (job.dim + 15) / 16 * 16;
+  const float *scores = job.scores + begin * job.stride;
+  int64_t common = job.length[begin];
+  for (int r = 1; r < R; ++r) common = job.length[begin + r] < common ? job.length[begin + r] : common;
+  F16 acc[R][C] = {};
+  for (int64_t start = 0; start < common; start += job.block) {
+    const uint8_t *values = job.Values(start);
+    const int64_t n = common - start < job.block ? common - start : job.block;
+    for (int64_t j = 0; j < n; ++j) {
+      for (int c = 0; c < C; ++c) {
+        const F16 value = LoadCache<kHalf>(values, j * padded + d + c * 16);
+        for (int r = 0; r < R; ++r) acc[r][c] = Fma(Set(scores[r * job.stride + start + j]), value, acc[r][c]);
+      }
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < C; ++c) {
+      F16 total = acc[r][c];
+      for (int64_t j = common; j < job.length[begin + r]; ++j) {
+        const F16 value = LoadCache<kHalf>(job.Values(j), j % job.block * padded + d + c * 16);
+        total = Fma(Set(scores[r * job.stride + j]), value, total);
+      }
+      total = total * Set(inverse[r]);
+      const int64_t at = d + c * 16;
+      if (at + 16 <= job.dim) Store(job.out[begin + r] + at, total);
+      else StorePart(job.out[begin + r] + at, total, static_cast<int>(job.dim - at));
+    }
+  }
+}
+
+template <bool kHalf, int R>
+void AttendRows(const AttendJob &job, int64_t begin) {
+  int64_t longest = 0;
+  for (int r = 0; r < R; ++r) longest = job.length[begin + r] > longest ? job.length[begin + r] : longest;
+  int64_t position = 0;
+  if (R <= 4 && job.block >= 32)
+    for (; position < longest; position += 32) Scores<kHalf, R, R <= 4 ? 2 : 1>(job, begin, position);
+  for (; position < longest; position += 16) Scores<kHalf, R, 1>(job, begin, position);
+  float inverse[R];
+  for (int r = 0; r < R; ++r) inverse[r] = Softmax(job.scores + (begin + r) * job.stride, job.length[begin + r]);
+  constexpr int kChunks = R <= 4 ? 4 : 2;
+  const int64_t padded = (job.dim + 15) / 16 * 16;
+  int64_t d = 0;
+  for (; d + kChunks * 16 <= padded; d += kChunks * 16) Values<kHalf, R, kChunks>(job, begin, d, inverse);
+  for (; d < padded; d += 16) Values<kHalf, R, 1>(job, begin, d, inverse);
+}
+
+template <bool kHalf>
+void AttendAll(const AttendJob &job) {
+  int64_t r = 0;
+  while (r < job.rows) {
+    switch (job.rows - r) {
+      case 1: AttendRows<kHalf, 1>(job, r); r += 1; break;
+      case 2: AttendRows<kHalf, 2>(job, r); r += 2; break;
+      case 3: AttendRows<kHalf, 3>(job, r); r += 3; break;
+      case 4: case 5: AttendRows<kHalf, 4>(job, r); r += 4; break;
+      case 6: case 7: AttendRows<kHalf, 6>(job, r); r += 6; break;
+      default: AttendRows<kHalf, 8>(job, r); r += 8; break;
+    }
+  }
+}
+void Attend(const AttendJob &job) { job.half ? AttendAll<true>(job) : AttendAll<false>(job); }
+}  // namespace MSMS_ISA
+
+#define MSMS_TABLE(symbol, label)                                                                                     \
+  const msms::Kernels msms::symbol = {label, MSMS_ISA::RmsNorm, MSMS_ISA::PackFloat, MSMS_ISA::PackInt8,              \
+                                      MSMS_ISA::Panel, MSMS_ISA::UnpackRow,   MSMS_ISA::Swiglu, MSMS_ISA::Add,        \
+                                      MSMS_ISA::Rope, MSMS_ISA::StoreKv, MSMS_ISA::Attend};

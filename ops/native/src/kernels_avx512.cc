@@ -1,0 +1,3 @@
+#define MSMS_ISA msms_avx512
+#include "kernels.inl"
+MSMS_TABLE(kAvx512, "avx512")

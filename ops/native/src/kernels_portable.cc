@@ -1,0 +1,3 @@
+#define MSMS_ISA msms_portable
+#include "kernels.inl"
+MSMS_TABLE(kPortable, "portable")

@@ -1,0 +1,72 @@
+// Rows times packed weights: activations are packed once for every layout that the weights ask for.
+#pragma once
+#include <algorithm>
+
+#include "args.h"
+
+namespace msms {
+constexpr int64_t kChunk = 256;  // rows of an operator that are worked on at a time: keeps activations in the L2 cache
+
+// The activations of one set of rows in up to three layouts (as different weights may read them).
+class ActSet {
+ public:
+  ActSet(Carver &carver, int64_t rows, std::initializer_list<const Weight *> weights) {
+    const int64_t m = std::max<int64_t>(1, std::min(rows, kTile)), tiles = (rows + m - 1) / m;
+    for (const Weight *w : weights) {
+      if (Find(*w) >= 0 || used_ == 3) continue;
+      Acts &a = acts_[used_++];
+      a.rows = rows, a.k = w->k, a.kp = w->kp, a.m = m;
+      if (!w->act) {
+        a.kp = w->k;
+        a.f = carver.Take<float>(tiles * m * w->k);
+      } else {
+        a.group = w->group, a.groups = w->groups;
+        a.q = carver.Take<int8_t>(tiles * m * w->kp);
+        a.scale = carver.Take<float>(tiles * m * w->groups);
+        a.sum = carver.Take<float>(tiles * m * w->groups);
+        a.isum = carver.Take<int32_t>(tiles * m * w->groups);
+      }
+    }
+  }
+  const Acts &For(const Weight &w) const { return acts_[Find(w)]; }
+  void Pack(const float *x, int64_t row) const {
+    for (int i = 0; i < used_; ++i) acts_[i].group || acts_[i].q ? Active().pack_int8(x, row, acts_[i]) : Active().pack_float(x, row, acts_[i]);
+  }
+
+ private:
+  int Find(const Weight &w) const {
+    for (int i = 0; i < used_; ++i) {
+      const bool quantized = acts_[i].f == nullptr && acts_[i].groups > 0;
+      if (quantized == (w.act == 1) && (!quantized || acts_[i].group == w.group)) return i;
+    }
+    return -1;
+  }
+  Acts acts_[3];
+  int used_ = 0;
+};
+
+// Floats that one thread needs to expand a panel of a scheme with float activations.
+inline int64_t PanelScratch(std::initializer_list<const Weight *> weights) {
+  int64_t most = 0;
+  for (const Weight *w : weights)
+    if (w->kind != kF32 && !w->act) most = std::max(most, w->k * 16);
+  return most;
+}
+
+// How many panels to hand out at a time: about 32 KiB of weights, so that both threads end together.
+inline int64_t Piece(const Weight &w) { return std::max<int64_t>(1, (int64_t{1} << 15) / w.panel_bytes); }
+
+// One panel into `tile` ([rows][16]), then `store(row, first_column, columns, values)` for each row.
+template <class StoreRow>
+void PanelRows(const Weight &w, const uint8_t *arena, int64_t p, const Acts &acts, const float *bias, float *tile, float *scratch,
+               StoreRow store) {
+  Active().panel(w, w.Panel(arena, p), acts, tile, 16, scratch);
+  const int64_t first = p * 16, columns = std::min<int64_t>(16, w.n - first);
+  for (int64_t r = 0; r < acts.rows; ++r) {
+    float *values = tile + r * 16;
+    if (bias)
+      for (int64_t j = 0; j < columns; ++j) values[j] += bias[first + j];
+    store(r, first, columns, values);
+  }
+}
+}  // namespace msms
