@@ -1,0 +1,141 @@
+"""Qwen2 and Qwen2.5 (Yang et al., 2024): a Llama with biases on queries, keys and values. Parameters are named as in Hugging Face.
+
+Shapes: B batch, T tokens, H hidden, Q query heads, K key/value heads, D head size, V vocabulary.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore import Tensor, nn, ops
+
+from mindspeed_ms.config.decoder import DecoderSpec
+from mindspeed_ms.config.huggingface import read_config, rope_scaling
+from mindspeed_ms.models.layers import Embedding, RotaryTable, head_size, linear
+from mindspeed_ms.ops.attention import Attention
+from mindspeed_ms.ops.rms_norm import RMSNorm
+from mindspeed_ms.ops.rotary import RotaryEmbedding
+from mindspeed_ms.ops.swiglu import SwiGLU
+
+
+@dataclass
+class Qwen2Config:
+    """`config.json` of a Qwen2, with Hugging Face's names and defaults."""
+
+    model_type: str = "qwen2"
+    vocab_size: int = 151936
+    hidden_size: int = 4096
+    intermediate_size: int = 22016
+    num_hidden_layers: int = 32
+    num_attention_heads: int = 32
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    max_position_embeddings: int = 32768
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 10000.0
+    rope_scaling: dict[str, Any] | None = None
+    tie_word_embeddings: bool = False
+
+    @classmethod
+    def from_hf(cls, config: Mapping[str, Any], where: str = "config.json") -> "Qwen2Config":
+        """Read config.json; raises ConfigError for settings that are not supported."""
+        return read_config(cls, config, where)
+
+    def spec(self, where: str = "config.json") -> DecoderSpec:
+        """The checked description of the model; raises ConfigError for numbers that make none."""
+        fields = {**vars(self), "rope_scaling": rope_scaling(self.rope_scaling, where)}
+        if self.num_key_value_heads is None:
+            fields["num_key_value_heads"] = self.num_attention_heads
+        if self.head_dim is None:
+            fields["head_dim"] = head_size(self.hidden_size, self.num_attention_heads)
+        fields["qkv_bias"] = True
+        return DecoderSpec.parse(fields, where)
+
+
+class Qwen2Attention(nn.Cell):
+    """x [B, T, H], table [B * T, D] of cosines and sines -> [B, T, H]; every token sees those before it."""
+
+    def __init__(self, spec: DecoderSpec) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.dim = spec.num_attention_heads, spec.num_key_value_heads, spec.head_dim
+        self.q_proj = linear(spec.hidden_size, self.heads * self.dim, spec.qkv_bias)
+        self.k_proj = linear(spec.hidden_size, self.kv_heads * self.dim, spec.qkv_bias)
+        self.v_proj = linear(spec.hidden_size, self.kv_heads * self.dim, spec.qkv_bias)
+        self.o_proj = linear(self.heads * self.dim, spec.hidden_size, spec.o_bias)
+        self.rotate = RotaryEmbedding()
+        self.attend = Attention(self.dim**-0.5)
+
+    def construct(self, x: Tensor, table: Tensor) -> Tensor:
+        b, t, _ = x.shape
+        q = self.rotate(self.q_proj(x).reshape((b * t, self.heads, self.dim)), table)
+        k = self.rotate(self.k_proj(x).reshape((b * t, self.kv_heads, self.dim)), table)
+        v = self.v_proj(x).reshape((b, t, self.kv_heads, self.dim))
+        q, k = q.reshape((b, t, self.heads, self.dim)), k.reshape((b, t, self.kv_heads, self.dim))
+        return self.o_proj(self.attend(q, k, v).reshape((b, t, self.heads * self.dim)))
+
+
+class Qwen2MLP(nn.Cell):
+    """x [B, T, H] -> [B, T, H] through the gated inner layer."""
+
+    def __init__(self, spec: DecoderSpec) -> None:
+        super().__init__()
+        self.gate_proj = linear(spec.hidden_size, spec.intermediate_size, spec.mlp_bias)
+        self.up_proj = linear(spec.hidden_size, spec.intermediate_size, spec.mlp_bias)
+        self.down_proj = linear(spec.intermediate_size, spec.hidden_size, spec.mlp_bias)
+        self.act = SwiGLU()
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.down_proj(self.act(self.gate_proj(x), self.up_proj(x)))
+
+
+class Qwen2Block(nn.Cell):
+    """x [B, T, H] -> [B, T, H]."""
+
+    def __init__(self, spec: DecoderSpec) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
+        self.self_attn = Qwen2Attention(spec)
+        self.post_attention_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
+        self.mlp = Qwen2MLP(spec)
+
+    def construct(self, x: Tensor, table: Tensor) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), table)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Qwen2Model(nn.Cell):
+    """ids [B, T] int32 -> hidden states [B, T, H] after the last norm."""
+
+    def __init__(self, spec: DecoderSpec) -> None:
+        super().__init__()
+        self.embed_tokens = Embedding(spec.vocab_size, spec.hidden_size)
+        self.layers = nn.CellList([Qwen2Block(spec) for _ in range(spec.num_hidden_layers)])
+        self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
+        self.rotary_table = RotaryTable(spec.inv_freq())
+
+    def construct(self, ids: Tensor) -> Tensor:
+        table = self.rotary_table(ids)
+        x = self.embed_tokens(ids)
+        for layer in self.layers:
+            x = layer(x, table)
+        return self.norm(x)
+
+
+class Qwen2ForCausalLM(nn.Cell):
+    """ids [B, T] int32 -> logits [B, T, V] float32, all sequences starting at position 0."""
+
+    def __init__(self, spec: DecoderSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.model = Qwen2Model(spec)
+        self.tied = spec.tie_word_embeddings
+        if not self.tied:
+            self.lm_head = linear(spec.hidden_size, spec.vocab_size, False)
+        self.matmul = ops.MatMul(transpose_b=True)
+
+    def construct(self, ids: Tensor) -> Tensor:
+        x = self.model(ids)
+        if not self.tied:
+            return self.lm_head(x)
+        b, t, h = x.shape
+        return self.matmul(x.reshape((b * t, h)), self.model.embed_tokens.weight).reshape((b, t, -1))
