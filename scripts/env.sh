@@ -31,7 +31,7 @@ use_environment() {
     state="$extras $(cksum < setup.cfg) $(cksum < pyproject.toml) $ROOT"
     if [ "$(cat .venv/installed 2>/dev/null || true)" != "$state" ]; then
         echo "Installing mindspeed-ms[$extras] into .venv (MindSpore is large: this takes a few minutes the first time)"
-        "$PYTHON" -m pip install --quiet --disable-pip-version-check -e ".[$extras]"
+        "$PYTHON" -m pip install -qq --disable-pip-version-check -e ".[$extras]"
         echo "$state" > .venv/installed
     fi
 }

@@ -21,12 +21,12 @@ old_client_environment() {
         if [ -n "$python" ]; then
             "$python" -m venv --clear .venv39
         else
-            "$PYTHON" -m pip install --quiet --disable-pip-version-check uv &&
+            "$PYTHON" -m pip install -qq --disable-pip-version-check uv &&
                 "$PYTHON" -m uv venv --quiet --clear --seed --python 3.9 .venv39 || return 1
         fi
-        .venv39/bin/python -m pip install --quiet --disable-pip-version-check \
+        .venv39/bin/python -m pip install -qq --disable-pip-version-check \
             grpcio==1.47.0 protobuf==3.20.3 numpy==1.23.5 || return 1
-        .venv39/bin/python -m pip install --quiet --disable-pip-version-check --no-deps mindspore-serving==2.0.2 ||
+        .venv39/bin/python -m pip install -qq --disable-pip-version-check --no-deps mindspore-serving==2.0.2 ||
             return 1
         touch .venv39/installed
     fi
