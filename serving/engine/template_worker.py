@@ -1,0 +1,80 @@
+"""Renders chat templates in a process of its own: `python template_worker.py`, JSON lines in, JSON lines out.
+
+A template comes with a model from anywhere. Jinja2's immutable sandbox keeps it away from Python's attributes and
+files; but it can still loop for hours or build a string of gigabytes, inside one C call that no thread can interrupt.
+So this process limits its own memory, and an alarm it does not handle ends it when a rendering takes too long.
+"""
+
+import sys
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # this file's folder: its neighbours must not stand in for library modules
+
+import datetime
+import json
+import resource
+import signal
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2.ext import Extension, loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+SECONDS = 5.0
+MEMORY = 512 << 20
+OUTPUT = 16 << 20
+
+
+class Generation(Extension):
+    """`{% generation %}` marks the assistant's part for training in Hugging Face's templates; here it is its body."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Any) -> Any:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def environment() -> ImmutableSandboxedEnvironment:
+    """Jinja2 as Hugging Face's `apply_chat_template` sets it up."""
+    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    env.filters["tojson"] = _tojson
+    env.globals["raise_exception"] = _raise_exception
+    env.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
+    return env
+
+
+def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def render(env: ImmutableSandboxedEnvironment, request: dict[str, Any]) -> dict[str, str]:
+    """{"text": ...} or {"error": one line}."""
+    try:
+        text = env.from_string(request["template"]).render(**request["variables"])
+    except Exception as error:  # noqa: BLE001 - a template may raise anything; the caller gets it as one line
+        return {"error": (str(error) or type(error).__name__).splitlines()[0][:300]}
+    if len(text) > OUTPUT:
+        return {"error": f"the text has {len(text)} characters, more than {OUTPUT}"}
+    return {"text": text}
+
+
+def main() -> None:
+    """Answer one request a line until the input ends."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    env = environment()
+    for line in sys.stdin.buffer:
+        signal.setitimer(signal.ITIMER_REAL, SECONDS)
+        reply = render(env, json.loads(line))
+        sys.stdout.buffer.write(json.dumps(reply).encode() + b"\n")
+        sys.stdout.buffer.flush()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+if __name__ == "__main__":
+    main()
