@@ -31,6 +31,7 @@ from mindspeed_ms.export.schema import (
     TokenizerInfo,
     WeightFormat,
 )
+from mindspeed_ms.ops.native.build import ABI
 from mindspeed_ms.ops.native.quant import QuantTensor
 from mindspeed_ms.weights.source import ModelSource
 
@@ -140,12 +141,10 @@ def _runtime_facts() -> dict[str, Any]:
     """The part of bundle.json that `refresh` renews."""
     import mindspore
 
-    from mindspeed_ms.export.kernels import kernel_abi
-
     return {
         "format_version": FORMAT_VERSION,
         "mindspore": mindspore.__version__,
-        "kernel_abi": kernel_abi(),
+        "kernel_abi": ABI,
         "entry_points": list(ENTRY_POINTS),
     }
 
