@@ -41,12 +41,10 @@ class RaggedDecoder(nn.Cell):
         return self.lm_head(x, rows, arena)
 
 
-def dynamic_inputs(program: Program, fixed: dict[str, tuple[int | None, ...]] | None = None) -> list[ms.Tensor]:
-    """Tensors that stand for the graph's inputs when it is compiled; `fixed` gives known shapes for some."""
-    fixed = fixed or {}
+def dynamic_inputs(program: Program) -> list[ms.Tensor]:
+    """Tensors without data that stand for the graph's inputs when it is compiled, for any number of tokens."""
     return [
-        ms.Tensor(shape=list(fixed.get(name, shape)), dtype=getattr(ms, dtype))
-        for name, (dtype, shape) in program.inputs.items()
+        ms.Tensor(shape=list(shape), dtype=getattr(ms, dtype)) for dtype, shape in program.inputs.values()
     ]
 
 

@@ -14,6 +14,7 @@ from mindspeed_ms.export.reader import Bundle
 from mindspeed_ms.ops.native import build
 from mindspeed_ms.ops.native.codes import CODES
 from mindspeed_ms.serving.engine.batch import Batch
+from mindspeed_ms.serving.engine.checks import check_batch
 
 
 class RaggedRunner:
@@ -43,23 +44,14 @@ class RaggedRunner:
         # numpy's zeros are not touched yet, so blocks never used cost no memory
         self._kv = np.zeros(cache_shape(spec, self.num_blocks, self.block_size), bundle.kv_dtype)
         self._arena, self._cache = ms.Tensor.from_numpy(self._weights), ms.Tensor.from_numpy(self._kv)
-        self._graph = _load_graph(bundle, {"arena": self._weights.shape, "cache": self._kv.shape})
+        self._graph = _load_graph(bundle)
 
     def step(self, batch: Batch) -> np.ndarray:
         """Writes the tokens' keys and values into the cache; returns the wanted rows' logits, float32 [R, V].
 
         Raises KernelError when the batch contradicts itself or the cache.
         """
-        tokens, sequences = len(batch.token_ids), len(batch.seq_starts) - 1
-        if not tokens or len(batch.positions) != tokens or len(batch.slot_mapping) != tokens:
-            raise KernelError(
-                f"batch: {tokens} token_ids, {len(batch.positions)} positions, {len(batch.slot_mapping)} slots; "
-                "expected equal numbers, at least 1"
-            )
-        if sequences < 1 or batch.block_tables.ndim != 2 or len(batch.block_tables) != sequences:
-            raise KernelError(
-                f"batch: block_tables {list(batch.block_tables.shape)} for {sequences} sequences; expected [S, M], S >= 1"
-            )
+        check_batch(batch, self.vocab_size, self.num_blocks, self.block_size)
         if not len(batch.logit_rows):
             # an empty tensor has no memory to hand to a kernel: ask for one row and drop it
             self._run(batch, np.zeros(1, np.int32))
@@ -92,7 +84,7 @@ def _check_versions(bundle: Bundle) -> None:
         )
 
 
-def _load_graph(bundle: Bundle, shapes: dict[str, tuple[int, ...]]) -> nn.GraphCell:
+def _load_graph(bundle: Bundle) -> nn.GraphCell:
     path = write_runnable(bundle.mindir, bundle.program, build.library_path(), bundle.mindir_path)
     try:
         graph = nn.GraphCell(ms.load(str(path)))
@@ -105,14 +97,14 @@ def _load_graph(bundle: Bundle, shapes: dict[str, tuple[int, ...]]) -> nn.GraphC
     finally:
         path.unlink(missing_ok=True)
     # Without this every new number of tokens, sequences, blocks or rows would compile the graph again.
-    graph.set_inputs(*dynamic_inputs(bundle.program, shapes))
+    graph.set_inputs(*dynamic_inputs(bundle.program))
     return graph
 
 
 def _kernel_error(error: RuntimeError) -> KernelError:
-    text = str(error)
-    found = re.search(r"(?:[Rr]et(?:urn)?(?:ed)?[^\d\n]{0,40}|code[^\d\n]{0,20})(\d+)", text)
-    code = int(found.group(1)) if found else 0
-    if code in CODES:
-        return KernelError(f"kernel error {code}: {CODES[code]}; the batch was not computed")
-    return KernelError(f"the graph failed: {text.strip().splitlines()[0][:300]}")
+    """The sentence behind a kernel's number. MindSpore refuses all later steps of the process, so this is final."""
+    found = re.search(r"function\((\w+)\) is (\d+)", str(error))
+    if found and int(found[2]) in CODES:
+        return KernelError(f"{found[1]}: {CODES[int(found[2])]}; restart the process, MindSpore cannot run on")
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("-")]
+    return KernelError(f"the graph failed: {' '.join(lines)[:300]}; restart the process, MindSpore cannot run on")
