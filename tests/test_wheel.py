@@ -1,4 +1,4 @@
-"""The wheel holds what the tree holds: the symlinked rooms, the kernels' sources, protocol and page, the type marker."""
+"""The wheel holds what the tree holds: the symlinked rooms, kernels, protocol, page and type marker."""
 
 import os
 import shutil

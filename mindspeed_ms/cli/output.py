@@ -1,13 +1,18 @@
 """What the commands print: results on stdout, as a person or a program reads them; progress on stderr."""
 
+import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from mindspeed_ms.errors import ConfigError, RequestError
 
 _stderr = Console(stderr=True)
 
@@ -36,6 +41,49 @@ def table(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
     for row in rows:
         shown.add_row(*(_text(value) for value in row.values()))
     Console().print(shown)
+
+
+def stream(chunks: Iterable[Any]) -> str:
+    """Print the pieces of an answer as they come, then its speed on a terminal; returns the whole text."""
+    started = time.perf_counter()
+    text, output = "", None
+    for chunk in chunks:
+        print(chunk.text, end="", flush=True)
+        text += chunk.text
+        output = chunk.output or output
+    print()
+    if output is not None and output.finish_reason == "error":
+        raise RequestError(output.error)
+    if output is not None and _stderr.is_terminal:
+        seconds = time.perf_counter() - started
+        _stderr.print(
+            f"[dim]{output.completion_tokens} tokens, {output.completion_tokens / seconds:.1f} a second[/dim]"
+        )
+    return text
+
+
+def answers(prompts: Sequence[str], outputs: Sequence[Any], as_json: bool) -> None:
+    """The answers of a batch: a line of JSON each, or each after its prompt. Raises RequestError if one failed."""
+    for prompt, output in zip(prompts, outputs, strict=True):
+        if as_json:
+            print(json.dumps({"prompt": prompt, **dataclasses.asdict(output)}, ensure_ascii=False))
+        elif output.finish_reason != "error":
+            print(f"== {prompt}\n{output.text}")
+    failed = [(prompt, output.error) for prompt, output in zip(prompts, outputs, strict=True) if output.error]
+    if failed:
+        prompt, error = failed[0]
+        shown = prompt if len(prompt) <= 40 else prompt[:37] + "..."
+        raise RequestError(f"{len(failed)} of {len(outputs)} prompts failed; {shown!r}: {error}")
+
+
+def read_text(path: Path) -> str:
+    """A file's text in UTF-8. Raises ConfigError that names the file."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}; give the path of a text file") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 at byte {error.start}; convert it first") from None
 
 
 def next_step(command: str, as_json: bool = False) -> None:

@@ -1,0 +1,27 @@
+"""mindspeed-ms quantize: make a model's weights small."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mindspeed_ms.cli import options as o
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def quantize(
+    model: Annotated[Path, typer.Argument(help="A Hugging Face directory or GGUF file.")],
+    out: Annotated[Path, typer.Argument(help="Folder for the quantized model, which must not exist yet.")],
+    scheme: Annotated[str, typer.Option(help="w8a8, w4a8, w8a16 or w4a16: bits of weights and of activations.")],
+    group: Annotated[int | None, typer.Option(help="32, 64 or 128 weights share a scale; w8 also 0: a row.")] = None,
+    asymmetric: Annotated[bool, typer.Option("--asymmetric", help="Give each group of w4 a minimum too.")] = False,
+    as_json: o.AsJson = False,
+) -> None:
+    """Round a model's weights to 8 or 4 bits; reports the size and the error of each layer."""
+    from mindspeed_ms.cli.output import next_step, progress, table
+    from mindspeed_ms.compress.quantize import quantize_model
+
+    with progress("Quantizing") as advance:
+        quantize_model(model, out, scheme, group, asymmetric, progress=advance)

@@ -1,0 +1,10 @@
+"""placeholder"""
+
+import typer
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def serve() -> None:
+    """TBD."""
