@@ -122,7 +122,9 @@ class SafetensorsWriter:
             if kind is None:
                 header = json.dumps(self._entries, separators=(",", ":")).encode()
                 if len(header) > self._room:
-                    raise WeightsError(f"{self._file.name}: header of {len(header)} bytes, expected {self._room} at most")
+                    raise WeightsError(
+                        f"{self._file.name}: header of {len(header)} bytes, expected {self._room} at most"
+                    )
                 self._file.seek(0)
                 self._file.write(struct.pack("<Q", self._room) + header)
         finally:

@@ -43,9 +43,7 @@ class RaggedDecoder(nn.Cell):
 
 def dynamic_inputs(program: Program) -> list[ms.Tensor]:
     """Tensors without data that stand for the graph's inputs when it is compiled, for any number of tokens."""
-    return [
-        ms.Tensor(shape=list(shape), dtype=getattr(ms, dtype)) for dtype, shape in program.inputs.values()
-    ]
+    return [ms.Tensor(shape=list(shape), dtype=getattr(ms, dtype)) for dtype, shape in program.inputs.values()]
 
 
 def export_mindir(program: Program) -> bytes:

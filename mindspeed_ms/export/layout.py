@@ -20,7 +20,9 @@ def arena_layout(spec: DecoderSpec, quantization: Quantization) -> ArenaLayout:
         if len(shapes.get(name, ())) != 2:
             raise BundleError(f"quantization: {name[:200]!r} is no matrix of this model; export the model again")
         if form.bits == 4 and form.group == 0 or form.bits == 8 and form.asym:
-            raise BundleError(f"quantization: {name} has {form.bits} bits, group {form.group}, asym {form.asym}: no kernel computes it")
+            raise BundleError(
+                f"quantization: {name} has {form.bits} bits, group {form.group}, asym {form.asym}: no kernel computes it"
+            )
     layout = ArenaLayout()
     layout.add_vector(INV_FREQ, spec.head_dim // 2)
     for name, shape in shapes.items():

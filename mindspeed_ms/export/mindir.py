@@ -206,7 +206,9 @@ class _Check:
     def _tensor(where: str, tensors: Iterable[pb.TensorProto], dtype: str, shape: list[int]) -> None:
         found = [(tensor.data_type, list(tensor.dims)) for tensor in tensors]
         if found != [(_DATA_TYPES[dtype], shape)]:
-            raise _Difference(f"{where} has type and shape {str(found)[:200]}, expected {[(_DATA_TYPES[dtype], shape)]}")
+            raise _Difference(
+                f"{where} has type and shape {str(found)[:200]}, expected {[(_DATA_TYPES[dtype], shape)]}"
+            )
 
 
 def _same(found: Any, expected: Any) -> bool:

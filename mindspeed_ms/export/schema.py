@@ -99,7 +99,9 @@ def parse_info(data: bytes, path: Path) -> BundleInfo:
         raise BundleError(f"{where}: not valid JSON ({reason}); export the model again") from None
     version = value.get("format_version") if isinstance(value, dict) else None
     if type(version) is not int:
-        raise BundleError(f"{where}: format_version is {str(version)[:80]}, expected {FORMAT_VERSION}; this is no bundle")
+        raise BundleError(
+            f"{where}: format_version is {str(version)[:80]}, expected {FORMAT_VERSION}; this is no bundle"
+        )
     if version > FORMAT_VERSION:
         raise BundleError(
             f"{where}: format_version {version} is newer than {FORMAT_VERSION}, the newest read here; "

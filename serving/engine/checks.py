@@ -32,13 +32,16 @@ def check_batch(batch: Batch, vocab_size: int, num_blocks: int, block_size: int)
     first = np.zeros(sequences, np.int64)
     used = lengths > 0
     first[used] = positions[starts[:-1][used]]
-    if _outside(positions, 0, tables.shape[1] * block_size) or (
-        positions != first[owner] + np.arange(tokens) - starts[owner]
-    ).any():
+    if (
+        _outside(positions, 0, tables.shape[1] * block_size)
+        or (positions != first[owner] + np.arange(tokens) - starts[owner]).any()
+    ):
         _refuse(8, f"positions from {positions.min()} to {positions.max()}, block tables of {tables.shape[1]} blocks")
     blocks = positions // block_size
     if (batch.slot_mapping != tables[owner, blocks] * block_size + positions % block_size).any():
-        _refuse(6, "slot_mapping differs from block_tables[s, position // block_size] * block_size + position % block_size")
+        _refuse(
+            6, "slot_mapping differs from block_tables[s, position // block_size] * block_size + position % block_size"
+        )
     # every block up to a sequence's last position is read
     needed = np.where(used, (first + lengths - 1) // block_size, -1)
     if ((tables < 0) & (np.arange(tables.shape[1]) <= needed[:, None])).any():

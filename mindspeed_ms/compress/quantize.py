@@ -1,0 +1,223 @@
+"""Round a model's weights to the nearest 8- or 4-bit integers: a Hugging Face directory or a GGUF in, a quantized directory out."""
+
+import math
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindspeed_ms.compress.store import SafetensorsWriter, atomic_directory, write_json
+from mindspeed_ms.errors import ConfigError, WeightsError
+from mindspeed_ms.ops.native.quant import QuantTensor, check_scheme, quantize_rtn
+from mindspeed_ms.weights import open_model
+from mindspeed_ms.weights.source import ModelSource
+
+SCHEMES = {"w8a8": 8, "w4a8": 4, "w8a16": 8, "w4a16": 4}
+FORMAT_VERSION = 1
+_FROM_HF = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+# The embedding is looked up and the output decides between 50,000 words: both lose most from 4 bits.
+_DELICATE = ("model.embed_tokens.weight", "lm_head.weight")
+_DELICATE_FORM = (8, 32, False)
+_CHUNK = 1 << 22  # weights rounded and compared at a time
+
+
+@dataclass
+class LayerReport:
+    """One matrix: its form (such as `w4 group 32 asymmetric`), bytes, error relative to its rms, largest error."""
+
+    name: str
+    shape: tuple[int, int]
+    form: str
+    bytes: int
+    relative_rms: float
+    max_error: float
+    lossless: bool
+
+
+@dataclass
+class QuantizeReport:
+    """What `quantize_model` did: bytes of the weights before and after, and a line a matrix."""
+
+    path: Path
+    scheme: str
+    group: int
+    asymmetric: bool
+    bytes_before: int
+    bytes_after: int = 0
+    layers: list[LayerReport] = field(default_factory=list)
+
+    @property
+    def lossless(self) -> bool:
+        """Whether every matrix was carried over bit by bit."""
+        return all(layer.lossless for layer in self.layers)
+
+
+def quantize_model(
+    path: str | Path,
+    out: str | Path,
+    scheme: str,
+    group: int | None = None,
+    asymmetric: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> QuantizeReport:
+    """Writes the model at `path` as a quantized directory `out`, which must not exist, in one step or not at all.
+
+    scheme: w8a8, w4a8, w8a16 or w4a16. group: 32 (default), 64 or 128 weights a scale, with 8 bits also 0, a row.
+    GGUF matrices that have the asked form already are carried over bit by bit, and so is a Q8_0 embedding or output;
+    other embeddings and outputs get 8 bits in groups of 32. progress(done, total) counts weights.
+    Raises ConfigError for an unknown scheme or a model quantized before, WeightsError for unreadable or unwritable files.
+    """
+    if scheme not in SCHEMES:
+        raise ConfigError(f"scheme: {scheme!r} is unknown, expected one of {', '.join(SCHEMES)}")
+    group = 32 if group is None else group
+    form = (SCHEMES[scheme], group, asymmetric)
+    check_scheme(*form)
+    source = open_model(path)
+    if source.kind == "quantized":
+        raise ConfigError(f"{path}: is quantized already, expected the original model; quantize that")
+    source.tokenizer  # noqa: B018 - a missing tokenizer is reported before the work, not after
+    report = QuantizeReport(Path(os.path.abspath(out)), scheme, group, asymmetric, _stored_bytes(source))
+    config = {
+        **_model_config(source),
+        "quantization_config": {
+            "quant_method": "mindspeed_ms",
+            "format_version": FORMAT_VERSION,
+            "scheme": scheme,
+            "group": group,
+            "asymmetric": asymmetric,
+        },
+    }
+    names = source.names()
+    with atomic_directory(out, _estimate(source, form)) as folder:
+        with SafetensorsWriter(folder / "model.safetensors", len(names), {"format": "pt"}) as writer:
+            for done, name in enumerate(names):
+                if progress:
+                    progress(done, len(names))
+                value = source.get(name)
+                if len(source.shape(name)) == 2:
+                    value, line = _convert(name, value, _DELICATE_FORM if name in _DELICATE else form)
+                    report.layers.append(line)
+                writer.add(name, value)
+        report.bytes_after = (folder / "model.safetensors").stat().st_size
+        write_json(folder / "config.json", config)
+        _write_tokenizer(source, folder)
+    if progress:
+        progress(len(names), len(names))
+    return report
+
+
+def _convert(
+    name: str, value: "np.ndarray | QuantTensor", form: tuple[int, int, bool]
+) -> tuple[QuantTensor, LayerReport]:
+    """One matrix in the asked form, and how far it is from what it was."""
+    if isinstance(value, QuantTensor) and (value.bits, value.group, value.asymmetric) == form:
+        return value, LayerReport(name, value.shape, _describe(value), value.nbytes, 0.0, 0.0, True)
+    rows, columns = value.shape
+    pieces, error, power, largest = [], 0.0, 0.0, 0.0
+    step = max(1, _CHUNK // columns)
+    for start in range(0, rows, step):
+        if isinstance(value, QuantTensor):
+            exact = value.rows(start, start + step).dequantize()
+        else:
+            exact = np.asarray(value[start : start + step], np.float32)
+        try:
+            pieces.append(quantize_rtn(exact, *form))
+        except WeightsError as problem:
+            raise WeightsError(f"{name}: {problem}") from None
+        difference = pieces[-1].dequantize() - exact
+        error += float(np.vdot(difference, difference))
+        power += float(np.vdot(exact, exact))
+        largest = max(largest, float(np.abs(difference).max(initial=0)))
+    result = QuantTensor(
+        np.concatenate([piece.q for piece in pieces]),
+        np.concatenate([piece.scales for piece in pieces]),
+        np.concatenate([piece.mins for piece in pieces]) if form[2] else None,
+        form[0],
+        form[1],
+        (rows, columns),
+    )
+    relative = math.sqrt(error / power) if power else 0.0
+    return result, LayerReport(name, result.shape, _describe(result), result.nbytes, relative, largest, False)
+
+
+def _describe(value: QuantTensor) -> str:
+    group = f" group {value.group}" if value.group else " row"
+    return f"w{value.bits}{group}{' asymmetric' if value.asymmetric else ''}"
+
+
+def _stored_bytes(source: ModelSource) -> int:
+    path = Path(source.path)
+    files = [path] if path.is_file() else path.glob("*.safetensors")
+    return sum(file.stat().st_size for file in files)
+
+
+def _estimate(source: ModelSource, form: tuple[int, int, bool]) -> int:
+    """Bytes of the result, a little more than it will take."""
+    total = 64 << 20
+    for name, shape in source.spec.parameter_shapes().items():
+        bits, group, asymmetric = _DELICATE_FORM if name in _DELICATE else form
+        count = math.prod(shape)
+        scales = math.ceil(count / group) * (4 if asymmetric else 2) if group else 4 * shape[0]
+        total += 4 * count if len(shape) == 1 else count * bits // 8 + scales
+    return total
+
+
+def _model_config(source: ModelSource) -> dict[str, Any]:
+    """config.json: the one that came with the model, or Hugging Face's names for what a GGUF says."""
+    from mindspeed_ms.models import MODEL_TYPES, spec_from_hf
+
+    if source.kind == "hf":
+        return dict(source.config)  # type: ignore[attr-defined]
+    spec = source.spec
+    config: dict[str, Any] = {
+        "architectures": [MODEL_TYPES[spec.model_type] + "ForCausalLM"],
+        **spec.model_dump(mode="json", exclude={"qkv_bias", "o_bias", "qk_norm", "rope_scaling", "mlp_bias"}),
+        "hidden_act": "silu",
+        "rope_scaling": None,
+    }
+    if spec.model_type == "llama":
+        config |= {"attention_bias": spec.o_bias, "mlp_bias": spec.mlp_bias}
+    if spec.rope_scaling is not None:
+        scaling = spec.rope_scaling.model_dump(mode="json", exclude={"factors"})
+        config["rope_scaling"] = {"rope_type": scaling.pop("type"), **scaling}
+    try:
+        same = spec_from_hf(config) == spec
+    except ConfigError:
+        same = False
+    if not same:
+        raise ConfigError(
+            f"{source.path}: its configuration (rope scaling {spec.rope_scaling.type if spec.rope_scaling else None}, "
+            f"biases) has no form in a Hugging Face config.json; run `mindspeed-ms export` on the GGUF itself"
+        )
+    return config
+
+
+def _write_tokenizer(source: ModelSource, folder: Path) -> None:
+    if source.kind == "hf":
+        for name in _FROM_HF:
+            if (Path(source.path) / name).is_file():
+                shutil.copyfile(Path(source.path) / name, folder / name)
+        return
+    files = source.tokenizer
+    (folder / "tokenizer.json").write_bytes(files.tokenizer_json)
+    write_json(folder / "tokenizer_config.json", {"add_bos_token": files.add_bos})
+    ids = {
+        "bos_token_id": files.bos_token_id,
+        "eos_token_id": files.eos_token_ids or None,
+        "pad_token_id": files.pad_token_id,
+    }
+    given = {name: value for name, value in ids.items() if value is not None}
+    write_json(folder / "generation_config.json", {**given, **source.generation})
+    if files.chat_template is not None:
+        (folder / "chat_template.jinja").write_text(files.chat_template, encoding="utf-8")
