@@ -31,10 +31,14 @@ class Batch:
 class Runner(Protocol):
     """The seam between the engine and a device."""
 
-    block_size: int
-    num_blocks: int
-    vocab_size: int
-    max_context: int
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def num_blocks(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def max_context(self) -> int: ...
 
     def step(self, batch: Batch) -> NDArray[np.float32]:
         """Write the tokens' keys and values into the cache and return logits float32 [R, V]."""

@@ -18,12 +18,18 @@ from mindspeed_ms.errors import RequestError, TokenizerError
 class TokenizerFiles(Protocol):
     """What a bundle or a model directory brings (see `mindspeed_ms.weights`)."""
 
-    tokenizer_json: bytes
-    chat_template: str | None
-    bos_token_id: int | None
-    eos_token_ids: list[int]
-    pad_token_id: int | None
-    add_bos: bool
+    @property
+    def tokenizer_json(self) -> bytes: ...
+    @property
+    def chat_template(self) -> str | None: ...
+    @property
+    def bos_token_id(self) -> int | None: ...
+    @property
+    def eos_token_ids(self) -> list[int]: ...
+    @property
+    def pad_token_id(self) -> int | None: ...
+    @property
+    def add_bos(self) -> bool: ...
 
 
 class Tokenizer:
