@@ -1,4 +1,4 @@
-"""Round a model's weights to the nearest 8- or 4-bit integers: a Hugging Face directory or a GGUF in, a quantized directory out."""
+"""Round a model's weights to the nearest 8- or 4-bit integers and write them as a quantized directory."""
 
 import math
 import os
@@ -76,7 +76,7 @@ def quantize_model(
     scheme: w8a8, w4a8, w8a16 or w4a16. group: 32 (default), 64 or 128 weights a scale, with 8 bits also 0, a row.
     GGUF matrices that have the asked form already are carried over bit by bit, and so is a Q8_0 embedding or output;
     other embeddings and outputs get 8 bits in groups of 32. progress(done, total) counts weights.
-    Raises ConfigError for an unknown scheme or a model quantized before, WeightsError for unreadable or unwritable files.
+    Raises ConfigError for an unknown scheme or a model quantized before, WeightsError for files it cannot read or write.
     """
     if scheme not in SCHEMES:
         raise ConfigError(f"scheme: {scheme!r} is unknown, expected one of {', '.join(SCHEMES)}")
