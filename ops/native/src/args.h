@@ -80,18 +80,6 @@ inline const float *Vector(const uint8_t *arena, int64_t offset) {
   return offset < 0 ? nullptr : reinterpret_cast<const float *>(arena + offset);
 }
 
-// Runs body(team, thread) on the pool's threads, or on the caller alone when the work is small.
-template <class Body>
-void Parallel(bool worth_it, Body body) {
-  auto task = [](void *context, Team &team, int thread) { (*static_cast<Body *>(context))(team, thread); };
-  if (worth_it && Pool::Get().threads() > 1) {
-    Pool::Get().Run(task, &body);
-  } else {
-    Team alone(1);
-    body(alone, 0);
-  }
-}
-
 // Cuts one scratch block into aligned pieces; with base == nullptr it only counts.
 class Carver {
  public:

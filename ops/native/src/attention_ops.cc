@@ -82,8 +82,9 @@ extern "C" int Attention(MSMS_PARAMS) try {
   c.heads = kv_heads, c.dim = dim, c.padded = (dim + 15) / 16 * 16, c.block = 64;
   const int64_t per_sequence = (keys + 63) / 64;
   c.blocks = batch * per_sequence;
-  auto lock = Pool::Get().Lock();
-  const int threads = Pool::Get().threads();
+  Pool &pool = Pool::Get();
+  auto lock = pool.Lock();
+  const int threads = pool.threads();
   const int64_t stride = ScoreStride(keys);
   int32_t *positions = nullptr, *starts = nullptr, *tables = nullptr;
   float *scores = nullptr;
@@ -95,27 +96,24 @@ extern "C" int Attention(MSMS_PARAMS) try {
     tables = carver.Take<int32_t>(c.blocks);
     scores = carver.Take<float>(threads * 8 * stride);
     c.base = carver.Take<uint8_t>(c.blocks * c.block_bytes());
-    if (pass == 0) base = Pool::Get().Scratch(carver.used());
+    if (pass == 0) base = pool.Scratch(carver.used());
   }
   for (int64_t i = 0; i < c.blocks; ++i) tables[i] = static_cast<int32_t>(i);
   for (int64_t i = 0; i <= batch; ++i) starts[i] = static_cast<int32_t>(i * rows);
   for (int64_t i = 0; i < batch * rows; ++i) positions[i] = static_cast<int32_t>(keys - rows + i % rows);
   const Ragged b{positions, nullptr, starts, tables, batch * rows, batch, per_sequence, keys};
   const std::vector<Job> jobs = PlanJobs(b, 0, b.tokens, heads, kv_heads, threads);
-  Parallel(batch * rows * keys * heads * dim >= (1 << 16), [&](Team &team, int thread) {
-    team.Share(0, batch * keys, 16, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t id = i / keys * per_sequence + i % keys / 64;
-        for (int64_t h = 0; h < kv_heads; ++h)
-          Active().store_kv(a.F(1) + (i * kv_heads + h) * dim, a.F(2) + (i * kv_heads + h) * dim, dim, 64, i % keys % 64, false, c.Keys(id, h),
-                            c.Keys(id, h) + c.value_bytes());
-      }
-    });
-    team.Barrier();
-    team.Share(1, static_cast<int64_t>(jobs.size()), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t j = begin; j < end; ++j)
-        RunJob(jobs[j], b, c, heads, a.F(0), heads * dim, a.Out(3), heads * dim, 0, d->scale, scores + thread * 8 * stride, stride);
-    });
+  pool.For(batch * keys, 16, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t id = i / keys * per_sequence + i % keys / 64;
+      for (int64_t h = 0; h < kv_heads; ++h)
+        Active().store_kv(a.F(1) + (i * kv_heads + h) * dim, a.F(2) + (i * kv_heads + h) * dim, dim, 64, i % keys % 64, false, c.Keys(id, h),
+                          c.Keys(id, h) + c.value_bytes());
+    }
+  });
+  pool.For(static_cast<int64_t>(jobs.size()), 1, [&](int64_t begin, int64_t end, int thread) {
+    for (int64_t j = begin; j < end; ++j)
+      RunJob(jobs[j], b, c, heads, a.F(0), heads * dim, a.Out(3), heads * dim, 0, d->scale, scores + thread * 8 * stride, stride);
   });
   return kOk;
 } catch (const std::bad_alloc &) {
@@ -145,25 +143,23 @@ extern "C" int PagedAttention(MSMS_PARAMS) try {
   if (const int code = OpenCache(a, 3, d->layer, kv_heads, dim, &c)) return code;
   Ragged b;
   if (const int code = OpenRagged(a, 4, rows, c, &b)) return code;
-  auto lock = Pool::Get().Lock();
-  const int threads = Pool::Get().threads();
+  Pool &pool = Pool::Get();
+  auto lock = pool.Lock();
+  const int threads = pool.threads();
   const int64_t stride = ScoreStride(b.longest);
-  float *scores = reinterpret_cast<float *>(Pool::Get().Scratch(static_cast<size_t>(threads * 8 * stride * 4)));
+  float *scores = reinterpret_cast<float *>(pool.Scratch(static_cast<size_t>(threads * 8 * stride * 4)));
   const std::vector<Job> jobs = PlanJobs(b, 0, rows, heads, kv_heads, threads);
-  Parallel(rows > 0, [&](Team &team, int thread) {
-    team.Share(0, rows, 4, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t)
-        for (int64_t h = 0; h < kv_heads; ++h) {
-          uint8_t *keys = c.Keys(b.slots[t] / c.block, h);
-          Active().store_kv(a.F(1) + (t * kv_heads + h) * dim, a.F(2) + (t * kv_heads + h) * dim, dim, c.block, b.slots[t] % c.block, c.half,
-                            keys, keys + c.value_bytes());
-        }
-    });
-    team.Barrier();
-    team.Share(1, static_cast<int64_t>(jobs.size()), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t j = begin; j < end; ++j)
-        RunJob(jobs[j], b, c, heads, a.F(0), heads * dim, a.Out(8), heads * dim, 0, d->scale, scores + thread * 8 * stride, stride);
-    });
+  pool.For(rows, 4, [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t)
+      for (int64_t h = 0; h < kv_heads; ++h) {
+        uint8_t *keys = c.Keys(b.slots[t] / c.block, h);
+        Active().store_kv(a.F(1) + (t * kv_heads + h) * dim, a.F(2) + (t * kv_heads + h) * dim, dim, c.block, b.slots[t] % c.block, c.half,
+                          keys, keys + c.value_bytes());
+      }
+  });
+  pool.For(static_cast<int64_t>(jobs.size()), 1, [&](int64_t begin, int64_t end, int thread) {
+    for (int64_t j = begin; j < end; ++j)
+      RunJob(jobs[j], b, c, heads, a.F(0), heads * dim, a.Out(8), heads * dim, 0, d->scale, scores + thread * 8 * stride, stride);
   });
   return kOk;
 } catch (const std::bad_alloc &) {

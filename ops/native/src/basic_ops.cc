@@ -52,11 +52,10 @@ extern "C" int RmsNorm(MSMS_PARAMS) {
   if (!a.Is(0, "float32") || !a.Is(1, "float32", 1)) return kType;
   if (a.Rank(0) < 1 || a.Dim(0, a.Rank(0) - 1) != a.Dim(1, 0) || a.Dim(1, 0) < 1) return kShape;
   const int64_t h = a.Dim(1, 0), rows = a.Size(0) / h;
-  auto lock = Pool::Get().Lock();
-  Parallel(rows > 1 && rows * h >= kSmall, [&](Team &team, int) {
-    team.Share(0, rows, std::max<int64_t>(1, kSmall / h), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) Active().rms_norm(a.F(0) + r * h, a.F(1), d->eps, h, a.Out(2) + r * h);
-    });
+  Pool &pool = Pool::Get();
+  auto lock = pool.Lock();
+  pool.For(rows, std::max<int64_t>(1, kSmall / h), [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) Active().rms_norm(a.F(0) + r * h, a.F(1), d->eps, h, a.Out(2) + r * h);
   });
   return kOk;
 }
@@ -82,18 +81,17 @@ extern "C" int RopeTable(MSMS_PARAMS) {
   for (int64_t t = 0; t < rows; ++t)
     if (a.I(0)[t] < 0 || a.I(0)[t] >= kLargestPosition) return kPosition;
   const float *freq = Vector(a.Bytes(1), d->offset);
-  auto lock = Pool::Get().Lock();
-  Parallel(rows * half >= 1024, [&](Team &team, int) {
-    team.Share(0, rows, 16, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        float *row = a.Out(2) + t * d->dim;
-        for (int64_t i = 0; i < half; ++i) {
-          const float angle = static_cast<float>(a.I(0)[t]) * freq[i];
-          row[i] = std::cos(angle);
-          row[half + i] = std::sin(angle);
-        }
+  Pool &pool = Pool::Get();
+  auto lock = pool.Lock();
+  pool.For(rows, 16, [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) {
+      float *row = a.Out(2) + t * d->dim;
+      for (int64_t i = 0; i < half; ++i) {
+        const float angle = static_cast<float>(a.I(0)[t]) * freq[i];
+        row[i] = std::cos(angle);
+        row[half + i] = std::sin(angle);
       }
-    });
+    }
   });
   return kOk;
 }
@@ -110,13 +108,12 @@ extern "C" int Rope(MSMS_PARAMS) {
   if (!a.Is(0, "float32", 3) || !a.Is(1, "float32", 2)) return kType;
   const int64_t rows = a.Dim(0, 0), heads = a.Dim(0, 1), dim = a.Dim(0, 2);
   if (a.Dim(1, 0) != rows || a.Dim(1, 1) != dim || dim % 2 || dim < 2) return kShape;
-  auto lock = Pool::Get().Lock();
-  Parallel(rows > 1 && rows * heads * dim >= kSmall, [&](Team &team, int) {
-    team.Share(0, rows, std::max<int64_t>(1, kSmall / (heads * dim)), [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t)
-        for (int64_t h = 0; h < heads; ++h)
-          Active().rope(a.F(0) + (t * heads + h) * dim, a.F(1) + t * dim, dim, a.Out(2) + (t * heads + h) * dim);
-    });
+  Pool &pool = Pool::Get();
+  auto lock = pool.Lock();
+  pool.For(rows, std::max<int64_t>(1, kSmall / (heads * dim)), [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t)
+      for (int64_t h = 0; h < heads; ++h)
+        Active().rope(a.F(0) + (t * heads + h) * dim, a.F(1) + t * dim, dim, a.Out(2) + (t * heads + h) * dim);
   });
   return kOk;
 }
@@ -130,12 +127,11 @@ extern "C" int Swiglu(MSMS_PARAMS) {
   if (!a.Is(0, "float32") || !a.Is(1, "float32")) return kType;
   if (!a.Same(0, 1)) return kShape;
   const int64_t size = a.Size(0);
-  auto lock = Pool::Get().Lock();
+  Pool &pool = Pool::Get();
+  auto lock = pool.Lock();
   // Pieces are multiples of 16, so an element meets the same lane arithmetic wherever the cut falls.
-  Parallel(size >= kSmall, [&](Team &team, int) {
-    team.Share(0, size, kSmall, [&](int64_t begin, int64_t end) {
-      Active().swiglu(a.F(0) + begin, a.F(1) + begin, a.Out(2) + begin, end - begin);
-    });
+  pool.For(size, kSmall, [&](int64_t begin, int64_t end, int) {
+    Active().swiglu(a.F(0) + begin, a.F(1) + begin, a.Out(2) + begin, end - begin);
   });
   return kOk;
 }
@@ -160,12 +156,11 @@ extern "C" int Embedding(MSMS_PARAMS) {
   const int64_t rows = a.Dim(0, 0);
   for (int64_t t = 0; t < rows; ++t)
     if (a.I(0)[t] < 0 || a.I(0)[t] >= w.n) return kToken;
-  auto lock = Pool::Get().Lock();
-  Parallel(rows >= 8, [&](Team &team, int) {
-    team.Share(0, rows, 4, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t)
-        Active().unpack_row(w, w.Panel(a.Bytes(1), a.I(0)[t] / 16), a.I(0)[t] % 16, a.Out(2) + t * w.k);
-    });
+  Pool &pool = Pool::Get();
+  auto lock = pool.Lock();
+  pool.For(rows, 4, [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t)
+      Active().unpack_row(w, w.Panel(a.Bytes(1), a.I(0)[t] / 16), a.I(0)[t] % 16, a.Out(2) + t * w.k);
   });
   return kOk;
 }
@@ -179,8 +174,9 @@ namespace {
 // y[r] = W x[r] + bias for `rows` rows that `source(r, buffer)` yields; y has w.n columns.
 template <class Source>
 int Multiply(const Weight &w, const uint8_t *arena, const float *bias, int64_t rows, float *y, Source source) {
-  auto lock = Pool::Get().Lock();
-  const int64_t most = std::min(rows, kChunk), threads = Pool::Get().threads(), scratch = PanelScratch({&w});
+  Pool &pool = Pool::Get();
+  auto lock = pool.Lock();
+  const int64_t most = std::min(rows, kChunk), threads = pool.threads(), scratch = PanelScratch({&w});
   uint8_t *base = nullptr;
   for (int pass = 0; pass < 2; ++pass) {
     Carver carver(base);
@@ -189,25 +185,22 @@ int Multiply(const Weight &w, const uint8_t *arena, const float *bias, int64_t r
     float *spare = carver.Take<float>(threads * scratch);
     float *buffers = carver.Take<float>(threads * w.k);
     if (pass == 0) {
-      base = Pool::Get().Scratch(carver.used());
+      base = pool.Scratch(carver.used());
       continue;
     }
     for (int64_t start = 0; start < rows; start += kChunk) {
       const int64_t count = std::min(kChunk, rows - start);
       Carver again(base);
       const ActSet acts(again, count, {&w});
-      Parallel(count * w.n * w.k >= (1 << 16), [&](Team &team, int thread) {
-        team.Share(0, count, 4, [&](int64_t begin, int64_t end) {
-          for (int64_t r = begin; r < end; ++r) acts.Pack(source(start + r, buffers + thread * w.k), r);
-        });
-        team.Barrier();
-        team.Share(1, w.panels, Piece(w), [&](int64_t begin, int64_t end) {
-          for (int64_t p = begin; p < end; ++p)
-            PanelRows(w, arena, p, acts.For(w), bias, tiles + thread * most * 16, spare + thread * scratch,
-                      [&](int64_t r, int64_t first, int64_t columns, const float *values) {
-                        std::memcpy(y + (start + r) * w.n + first, values, static_cast<size_t>(columns) * 4);
-                      });
-        });
+      pool.For(count, 4, [&](int64_t begin, int64_t end, int thread) {
+        for (int64_t r = begin; r < end; ++r) acts.Pack(source(start + r, buffers + thread * w.k), r);
+      });
+      pool.For(w.panels, Piece(w), [&](int64_t begin, int64_t end, int thread) {
+        for (int64_t p = begin; p < end; ++p)
+          PanelRows(w, arena, p, acts.For(w), bias, tiles + thread * most * 16, spare + thread * scratch,
+                    [&](int64_t r, int64_t first, int64_t columns, const float *values) {
+                      std::memcpy(y + (start + r) * w.n + first, values, static_cast<size_t>(columns) * 4);
+                    });
       });
     }
   }

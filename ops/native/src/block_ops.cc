@@ -76,16 +76,17 @@ extern "C" int AttentionBlock(MSMS_PARAMS) try {
   float *y = a.Out(8);
   const int64_t k_at = Padded(d->q.n), v_at = k_at + Padded(d->k.n), wide = v_at + Padded(d->v.n), inner = d->heads * dim;
   const int64_t panels = d->q.panels + d->k.panels + d->v.panels, stride = (b.longest + 31) / 32 * 32 + 16;
-  auto lock = Pool::Get().Lock();
-  const int threads = Pool::Get().threads();
+  Pool &pool = Pool::Get();
+  auto lock = pool.Lock();
+  const int threads = pool.threads();
   const int64_t most = std::min(rows, kChunk), spare_size = PanelScratch({&d->q, &d->k, &d->v, &d->o});
   size_t bytes = 0;
   for (int pass = 0; pass < 2 && rows; ++pass) {
-    uint8_t *base = pass ? Pool::Get().Scratch(bytes) : nullptr;
+    uint8_t *base = pass ? pool.Scratch(bytes) : nullptr;
     for (int64_t first = 0; first < rows; first += kChunk) {
       const int64_t count = pass ? std::min(kChunk, rows - first) : most;
       Carver carver(base);
-      float *normed = carver.Take<float>(threads * std::max(hidden, dim));
+      float *normed = carver.Take<float>(threads * hidden);
       float *qkv = carver.Take<float>(most * wide);
       float *mixed = carver.Take<float>(most * inner);
       float *scores = carver.Take<float>(threads * 8 * stride);
@@ -98,59 +99,52 @@ extern "C" int AttentionBlock(MSMS_PARAMS) try {
         break;
       }
       const std::vector<Job> jobs = PlanJobs(b, first, count, d->heads, d->kv_heads, threads);
-      Parallel(true, [&](Team &team, int thread) {
-        float *own = normed + thread * std::max(hidden, dim), *tile = tiles + thread * most * 16, *expanded = spare + thread * spare_size;
-        team.Share(0, count, 4, [&](int64_t begin, int64_t end) {
-          for (int64_t r = begin; r < end; ++r) {
-            Active().rms_norm(x + (first + r) * hidden, norm, d->eps, hidden, own);
-            in.Pack(own, r);
+      pool.For(count, 4, [&](int64_t begin, int64_t end, int thread) {
+        float *own = normed + thread * hidden;
+        for (int64_t r = begin; r < end; ++r) {
+          Active().rms_norm(x + (first + r) * hidden, norm, d->eps, hidden, own);
+          in.Pack(own, r);
+        }
+      });
+      pool.For(panels, Piece(d->q), [&](int64_t begin, int64_t end, int thread) {
+        for (int64_t i = begin; i < end; ++i) {
+          const bool is_q = i < d->q.panels, is_k = !is_q && i < d->q.panels + d->k.panels;
+          const Weight &w = is_q ? d->q : is_k ? d->k : d->v;
+          const int64_t p = is_q ? i : is_k ? i - d->q.panels : i - d->q.panels - d->k.panels;
+          float *to = qkv + (is_q ? 0 : is_k ? k_at : v_at) + p * 16;
+          Active().panel(w, w.Panel(arena, p), in.For(w), to, wide, spare + thread * spare_size);
+        }
+      });
+      pool.For(count, 4, [&](int64_t begin, int64_t end, int) {
+        for (int64_t r = begin; r < end; ++r) {
+          float *row = qkv + r * wide;
+          const int64_t at[3] = {0, k_at, v_at};
+          for (int i = 0; i < 3; ++i)
+            if (const float *bias = Vector(arena, d->biases[i])) Active().add(row + at[i], bias, row + at[i], widths[i]);
+          const float *table = a.F(1) + (first + r) * dim;
+          for (int64_t h = 0; h < d->heads + d->kv_heads; ++h) {
+            float *head = h < d->heads ? row + h * dim : row + k_at + (h - d->heads) * dim;
+            if (const float *w = h < d->heads ? q_norm : k_norm) Active().rms_norm(head, w, d->eps, dim, head);
+            Active().rope(head, table, dim, head);
           }
-        });
-        team.Barrier();
-        team.Share(1, panels, Piece(d->q), [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) {
-            const bool is_q = i < d->q.panels, is_k = !is_q && i < d->q.panels + d->k.panels;
-            const Weight &w = is_q ? d->q : is_k ? d->k : d->v;
-            const int64_t p = is_q ? i : is_k ? i - d->q.panels : i - d->q.panels - d->k.panels;
-            float *to = qkv + (is_q ? 0 : is_k ? k_at : v_at) + p * 16;
-            Active().panel(w, w.Panel(arena, p), in.For(w), to, wide, expanded);
+          const int64_t slot = b.slots[first + r];
+          for (int64_t h = 0; h < d->kv_heads; ++h) {
+            uint8_t *keys = c.Keys(slot / c.block, h);
+            Active().store_kv(row + k_at + h * dim, row + v_at + h * dim, dim, c.block, slot % c.block, c.half, keys, keys + c.value_bytes());
           }
-        });
-        team.Barrier();
-        team.Share(2, count, 4, [&](int64_t begin, int64_t end) {
-          for (int64_t r = begin; r < end; ++r) {
-            float *row = qkv + r * wide;
-            const int64_t at[3] = {0, k_at, v_at};
-            for (int i = 0; i < 3; ++i)
-              if (const float *bias = Vector(arena, d->biases[i])) Active().add(row + at[i], bias, row + at[i], widths[i]);
-            const float *table = a.F(1) + (first + r) * dim;
-            for (int64_t h = 0; h < d->heads + d->kv_heads; ++h) {
-              float *head = h < d->heads ? row + h * dim : row + k_at + (h - d->heads) * dim;
-              if (const float *w = h < d->heads ? q_norm : k_norm) Active().rms_norm(head, w, d->eps, dim, head);
-              Active().rope(head, table, dim, head);
-            }
-            const int64_t slot = b.slots[first + r];
-            for (int64_t h = 0; h < d->kv_heads; ++h) {
-              uint8_t *keys = c.Keys(slot / c.block, h);
-              Active().store_kv(row + k_at + h * dim, row + v_at + h * dim, dim, c.block, slot % c.block, c.half, keys, keys + c.value_bytes());
-            }
-          }
-        });
-        team.Barrier();
-        team.Share(3, static_cast<int64_t>(jobs.size()), 1, [&](int64_t begin, int64_t end) {
-          for (int64_t j = begin; j < end; ++j)
-            RunJob(jobs[j], b, c, d->heads, qkv, wide, mixed, inner, first, d->scale, scores + thread * 8 * stride, stride);
-        });
-        team.Barrier();
-        team.Share(4, count, 4, [&](int64_t begin, int64_t end) {
-          for (int64_t r = begin; r < end; ++r) out.Pack(mixed + r * inner, r);
-        });
-        team.Barrier();
-        team.Share(5, d->o.panels, Piece(d->o), [&](int64_t begin, int64_t end) {
-          for (int64_t p = begin; p < end; ++p)
-            PanelRows(d->o, arena, p, out.For(d->o), Vector(arena, d->biases[3]), tile, expanded,
-                      AddResidual{x + first * hidden, y + first * hidden, hidden});
-        });
+        }
+      });
+      pool.For(static_cast<int64_t>(jobs.size()), 1, [&](int64_t begin, int64_t end, int thread) {
+        for (int64_t j = begin; j < end; ++j)
+          RunJob(jobs[j], b, c, d->heads, qkv, wide, mixed, inner, first, d->scale, scores + thread * 8 * stride, stride);
+      });
+      pool.For(count, 4, [&](int64_t begin, int64_t end, int) {
+        for (int64_t r = begin; r < end; ++r) out.Pack(mixed + r * inner, r);
+      });
+      pool.For(d->o.panels, Piece(d->o), [&](int64_t begin, int64_t end, int thread) {
+        for (int64_t p = begin; p < end; ++p)
+          PanelRows(d->o, arena, p, out.For(d->o), Vector(arena, d->biases[3]), tiles + thread * most * 16, spare + thread * spare_size,
+                    AddResidual{x + first * hidden, y + first * hidden, hidden});
       });
     }
   }
@@ -190,11 +184,12 @@ extern "C" int MlpBlock(MSMS_PARAMS) try {
   const float *x = a.F(0), *norm = Vector(arena, d->norm);
   float *y = a.Out(2);
   const int64_t wide = Padded(inner), most = std::min(rows, kChunk), spare_size = PanelScratch({&d->gate, &d->up, &d->down});
-  auto lock = Pool::Get().Lock();
-  const int threads = Pool::Get().threads();
+  Pool &pool = Pool::Get();
+  auto lock = pool.Lock();
+  const int threads = pool.threads();
   size_t bytes = 0;
   for (int pass = 0; pass < 2 && rows; ++pass) {
-    uint8_t *base = pass ? Pool::Get().Scratch(bytes) : nullptr;
+    uint8_t *base = pass ? pool.Scratch(bytes) : nullptr;
     for (int64_t first = 0; first < rows; first += kChunk) {
       const int64_t count = pass ? std::min(kChunk, rows - first) : most;
       Carver carver(base);
@@ -208,35 +203,30 @@ extern "C" int MlpBlock(MSMS_PARAMS) try {
         bytes = carver.used();
         break;
       }
-      Parallel(true, [&](Team &team, int thread) {
-        float *own = normed + thread * hidden, *tile = tiles + thread * most * 32, *expanded = spare + thread * spare_size;
-        team.Share(0, count, 4, [&](int64_t begin, int64_t end) {
-          for (int64_t r = begin; r < end; ++r) {
-            Active().rms_norm(x + (first + r) * hidden, norm, d->eps, hidden, own);
-            in.Pack(own, r);
-          }
-        });
-        team.Barrier();
-        team.Share(1, d->gate.panels, std::max<int64_t>(1, Piece(d->gate) / 2), [&](int64_t begin, int64_t end) {
-          for (int64_t p = begin; p < end; ++p) {
-            float *up = tile + most * 16;
-            PanelRows(d->gate, arena, p, in.For(d->gate), Vector(arena, d->biases[0]), tile, expanded, [](int64_t, int64_t, int64_t, const float *) {});
-            PanelRows(d->up, arena, p, in.For(d->up), Vector(arena, d->biases[1]), up, expanded,
-                      [&](int64_t r, int64_t column, int64_t columns, const float *values) {
-                        Active().swiglu(tile + r * 16, values, gated + r * wide + column, columns);
-                      });
-          }
-        });
-        team.Barrier();
-        team.Share(2, count, 4, [&](int64_t begin, int64_t end) {
-          for (int64_t r = begin; r < end; ++r) out.Pack(gated + r * wide, r);
-        });
-        team.Barrier();
-        team.Share(3, d->down.panels, Piece(d->down), [&](int64_t begin, int64_t end) {
-          for (int64_t p = begin; p < end; ++p)
-            PanelRows(d->down, arena, p, out.For(d->down), Vector(arena, d->biases[2]), tile, expanded,
-                      AddResidual{x + first * hidden, y + first * hidden, hidden});
-        });
+      pool.For(count, 4, [&](int64_t begin, int64_t end, int thread) {
+        float *own = normed + thread * hidden;
+        for (int64_t r = begin; r < end; ++r) {
+          Active().rms_norm(x + (first + r) * hidden, norm, d->eps, hidden, own);
+          in.Pack(own, r);
+        }
+      });
+      pool.For(d->gate.panels, std::max<int64_t>(1, Piece(d->gate) / 2), [&](int64_t begin, int64_t end, int thread) {
+        float *tile = tiles + thread * most * 32, *up = tile + most * 16, *expanded = spare + thread * spare_size;
+        for (int64_t p = begin; p < end; ++p) {
+          PanelRows(d->gate, arena, p, in.For(d->gate), Vector(arena, d->biases[0]), tile, expanded, [](int64_t, int64_t, int64_t, const float *) {});
+          PanelRows(d->up, arena, p, in.For(d->up), Vector(arena, d->biases[1]), up, expanded,
+                    [&](int64_t r, int64_t column, int64_t columns, const float *values) {
+                      Active().swiglu(tile + r * 16, values, gated + r * wide + column, columns);
+                    });
+        }
+      });
+      pool.For(count, 4, [&](int64_t begin, int64_t end, int) {
+        for (int64_t r = begin; r < end; ++r) out.Pack(gated + r * wide, r);
+      });
+      pool.For(d->down.panels, Piece(d->down), [&](int64_t begin, int64_t end, int thread) {
+        for (int64_t p = begin; p < end; ++p)
+          PanelRows(d->down, arena, p, out.For(d->down), Vector(arena, d->biases[2]), tiles + thread * most * 32, spare + thread * spare_size,
+                    AddResidual{x + first * hidden, y + first * hidden, hidden});
       });
     }
   }

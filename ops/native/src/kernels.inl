@@ -141,11 +141,16 @@ void PanelInt8(const Weight &w, const uint8_t *panel, const Acts &acts, int64_t 
   const float *scale = acts.scale + tile * acts.groups * m, *sum = acts.sum + tile * acts.groups * m;
   const int32_t *isum = acts.isum + tile * acts.groups * m;
   const int64_t step = w.group ? w.group : w.kp;
+  // The first rows meet a cold panel: ask for the next one while this one is multiplied.
+  const uint8_t *next = panel + w.panel_bytes;
+  const int64_t ahead = tile == 0 ? w.panel_bytes * 32 / w.kp : 0;
   F16 total[M] = {};
   for (int64_t g = 0; g < w.groups; ++g) {
     const int64_t end = (g + 1) * step < w.kp ? (g + 1) * step : w.kp;
     I16 acc[M] = {};
     for (int64_t k = g * step; k < end; k += 32) {
+      for (int64_t i = 0; i < ahead; i += 64) __builtin_prefetch(next + i);
+      next += ahead;
       if (kWide) {
         for (int j = 0; j < 8; ++j) {
           const U64 v = LoadBytes(panel + k * 16 + j * 64);

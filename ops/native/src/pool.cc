@@ -16,7 +16,7 @@ inline void Pause() {
 }
 
 // The affinity of the process, not of the calling thread: the framework may have bound that one to a single core,
-// and a worker that inherited the mask would share the core for ever.
+// and a helper that inherited the mask would share the core for ever.
 cpu_set_t ProcessMask() {
   cpu_set_t mask;
   CPU_ZERO(&mask);
@@ -32,25 +32,12 @@ int DefaultThreads() {
   const cpu_set_t mask = ProcessMask();
   return CPU_COUNT(&mask);
 }
-constexpr int kSpins = 20000;       // about 0.3 ms: longer than the gap between two operators of a graph
-constexpr int kBarrierSpins = 4000;  // then yield: the other thread may need this core
+
+constexpr int kHelperSpins = 1 << 14;  // about 0.3 ms: longer than the gap between two operators of a graph
+constexpr int kWaitSpins = 1 << 12;    // then yield: the helper may need this core to finish its piece
 }  // namespace
 
-void Team::Barrier() {
-  if (threads_ == 1) return;
-  const int round = round_.load(std::memory_order_acquire);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
-    arrived_.store(0, std::memory_order_relaxed);
-    round_.store(round + 1, std::memory_order_release);
-    return;
-  }
-  for (int spins = 0; round_.load(std::memory_order_acquire) == round; ++spins) {
-    if (spins < kBarrierSpins) Pause();
-    else sched_yield();
-  }
-}
-
-// Never destroyed: workers may outlive static destructors.
+// Never destroyed: helpers may outlive static destructors.
 Pool &Pool::Get() {
   static Pool *pool = new Pool();
   return *pool;
@@ -61,78 +48,81 @@ Pool::Pool() {
   pthread_atfork(nullptr, nullptr, [] { Pool::Get().AfterFork(); });
 }
 
-// A child process has none of its parent's threads: forget them without joining.
+// A child process has none of its parent's threads, and their locks may be held for ever: forget both.
 void Pool::AfterFork() {
-  auto *lost = new std::vector<std::thread>(std::move(workers_));
-  (void)lost;
+  new (&helpers_) std::vector<std::thread>();
   new (&mutex_) std::mutex();
   new (&sleep_mutex_) std::mutex();
   new (&wake_) std::condition_variable();
-  workers_.clear();
   sleepers_ = 0;
-  done_ = 0;
 }
 
 void Pool::SetThreads(int n) {
-  if (n < 1) n = DefaultThreads();
   auto lock = Lock();
-  wanted_ = n > 1024 ? 1024 : n;
+  wanted_ = n < 1 ? DefaultThreads() : n > 1024 ? 1024 : n;
 }
 
 void Pool::Resize() {
   const size_t want = static_cast<size_t>(wanted_.load()) - 1;
-  if (workers_.size() == want) return;
+  if (helpers_.size() == want) return;
   stop_ = true;
-  epoch_.fetch_add(1);
   {
     std::lock_guard<std::mutex> guard(sleep_mutex_);
     wake_.notify_all();
   }
-  for (auto &worker : workers_) worker.join();
-  workers_.clear();
+  for (auto &helper : helpers_) helper.join();
+  helpers_.clear();
   stop_ = false;
-  const uint64_t seen = epoch_.load();
-  for (size_t i = 0; i < want; ++i) workers_.emplace_back([this, i, seen] { Work(static_cast<int>(i) + 1, seen); });
+  for (size_t i = 0; i < want; ++i) helpers_.emplace_back([this, i] { Work(static_cast<int>(i) + 1); });
 }
 
-void Pool::Work(int thread, uint64_t seen) {
+bool Pool::TakeOne(int thread) {
+  uint64_t word = claim_.load(std::memory_order_acquire);
+  while ((word & 0xffff) < (word >> 16 & 0xffff)) {
+    if (claim_.compare_exchange_weak(word, word + 1, std::memory_order_acq_rel)) {
+      task_.load(std::memory_order_relaxed)(context_.load(std::memory_order_relaxed), static_cast<int64_t>(word & 0xffff), thread);
+      done_.fetch_add(1, std::memory_order_release);
+      return true;
+    }
+  }
+  return false;
+}
+
+void Pool::Work(int thread) {
   const cpu_set_t mask = ProcessMask();
   sched_setaffinity(0, sizeof(mask), &mask);
-  for (;;) {
-    int spins = 0;
-    while (epoch_.load(std::memory_order_acquire) == seen) {
-      if (++spins < kSpins) {
-        Pause();
-        continue;
-      }
+  int spins = 0;
+  while (!stop_.load(std::memory_order_relaxed)) {
+    if (TakeOne(thread)) {
+      spins = 0;
+    } else if (++spins < kHelperSpins) {
+      Pause();
+    } else {
       std::unique_lock<std::mutex> guard(sleep_mutex_);
       sleepers_.fetch_add(1);
-      wake_.wait(guard, [&] { return epoch_.load() != seen; });
+      const uint64_t seen = claim_.load();
+      if ((seen & 0xffff) >= (seen >> 16 & 0xffff)) wake_.wait(guard, [&] { return claim_.load() != seen || stop_; });
       sleepers_.fetch_sub(1);
+      spins = 0;
     }
-    seen = epoch_.load(std::memory_order_acquire);
-    if (stop_) return;
-    task_(context_, *team_, thread);
-    done_.fetch_add(1, std::memory_order_release);
   }
 }
 
-void Pool::Run(void (*task)(void *, Team &, int), void *context) {
+void Pool::Dispatch(int64_t pieces, Task task, void *context) {
   Resize();
-  const int workers = static_cast<int>(workers_.size());
-  Team team(workers + 1);
-  task_ = task;
-  context_ = context;
-  team_ = &team;
   done_.store(0, std::memory_order_relaxed);
-  epoch_.fetch_add(1);
+  task_.store(task, std::memory_order_relaxed);
+  context_.store(context, std::memory_order_relaxed);
+  const uint64_t phase = (claim_.load(std::memory_order_relaxed) >> 32) + 1;
+  claim_.store(phase << 32 | static_cast<uint64_t>(pieces) << 16);  // sequentially consistent with sleepers_
   if (sleepers_.load()) {
     std::lock_guard<std::mutex> guard(sleep_mutex_);
     wake_.notify_all();
   }
-  task(context, team, 0);
-  for (int spins = 0; done_.load(std::memory_order_acquire) != workers; ++spins) {
-    if (spins < kBarrierSpins) Pause();
+  while (TakeOne(0)) {
+  }
+  for (int spins = 0; done_.load(std::memory_order_acquire) != pieces; ++spins) {
+    if (spins < kWaitSpins) Pause();
     else sched_yield();
   }
 }

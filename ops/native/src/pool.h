@@ -1,69 +1,65 @@
-// Worker threads for one operator at a time: they spin briefly between operators, sleep when nothing comes.
+// Threads that help the caller of an operator. The caller never waits for a helper that has taken no work: on a busy
+// machine a descheduled helper costs its share of speed, not a stall at every step.
 #pragma once
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 namespace msms {
-// What the threads of one operator share: a barrier and counters that hand out work in small pieces.
-class Team {
- public:
-  explicit Team(int threads) : threads_(threads) {}
-  int threads() const { return threads_; }
-  void Barrier();
-  // Calls body(begin, end) for pieces of [0, n) until none is left; each phase uses its own counter.
-  template <class Body>
-  void Share(int phase, int64_t n, int64_t piece, Body body) {
-    if (threads_ == 1) {
-      if (n > 0) body(int64_t{0}, n);
-      return;
-    }
-    for (;;) {
-      const int64_t begin = next_[phase].fetch_add(piece, std::memory_order_relaxed);
-      if (begin >= n) return;
-      body(begin, begin + piece < n ? begin + piece : n);
-    }
-  }
-  static constexpr int kPhases = 12;
-
- private:
-  const int threads_;
-  alignas(64) std::atomic<int> arrived_{0};
-  alignas(64) std::atomic<int> round_{0};
-  alignas(64) std::atomic<int64_t> next_[kPhases] = {};
-};
-
 class Pool {
  public:
   static Pool &Get();
   int threads() const { return wanted_.load(); }
+  // Number of threads from the next operator on; 0 means one for each core of the process.
   void SetThreads(int n);
-  // Runs task(context, team, thread) on `threads()` threads, the caller being thread 0; one operator at a time.
-  void Run(void (*task)(void *, Team &, int), void *context);
-  // Scratch memory of the running operator, kept between operators; call inside Run's owner only. Throws bad_alloc.
-  uint8_t *Scratch(size_t bytes);
+  // Held by an operator while it runs: one at a time uses the helpers and the scratch memory.
   std::unique_lock<std::mutex> Lock() { return std::unique_lock<std::mutex>(mutex_); }
-  void AfterFork();
+  // Calls body(begin, end, thread) for pieces of [0, n) on the caller (thread 0) and the helpers; returns when all are done.
+  template <class Body>
+  void For(int64_t n, int64_t piece, const Body &body) {
+    if (n <= 0) return;
+    if (n / piece >= kMaxPieces) piece = n / kMaxPieces + 1;
+    const int64_t pieces = (n + piece - 1) / piece;
+    if (pieces == 1 || threads() == 1) return body(int64_t{0}, n, 0);
+    struct Context {
+      const Body *body;
+      int64_t n, piece;
+    } context{&body, n, piece};
+    Dispatch(pieces, [](void *p, int64_t i, int thread) {
+      const auto *c = static_cast<const Context *>(p);
+      const int64_t begin = i * c->piece;
+      (*c->body)(begin, begin + c->piece < c->n ? begin + c->piece : c->n, thread);
+    }, &context);
+  }
+  // Scratch memory of the running operator, kept between operators. Throws bad_alloc.
+  uint8_t *Scratch(size_t bytes);
 
  private:
+  using Task = void (*)(void *context, int64_t piece, int thread);
+  static constexpr int64_t kMaxPieces = 60000;
   Pool();
-  void Work(int thread, uint64_t seen);
+  void Dispatch(int64_t pieces, Task task, void *context);
+  bool TakeOne(int thread);
+  void Work(int thread);
   void Resize();
+  void AfterFork();
+
   std::mutex mutex_;
   std::atomic<int> wanted_{1};
-  std::vector<std::thread> workers_;
-  std::atomic<uint64_t> epoch_{0};
-  std::atomic<int> done_{0}, sleepers_{0};
+  std::vector<std::thread> helpers_;
+  // One word says which phase runs, how many pieces it has and which comes next, so that a claim by compare-and-swap
+  // can only succeed while the phase is open: phase (32 bits), pieces (16), next (16).
+  alignas(64) std::atomic<uint64_t> claim_{0};
+  alignas(64) std::atomic<int64_t> done_{0};
+  alignas(64) std::atomic<Task> task_{nullptr};
+  std::atomic<void *> context_{nullptr};
+  std::atomic<int> sleepers_{0};
   std::atomic<bool> stop_{false};
   std::mutex sleep_mutex_;
   std::condition_variable wake_;
-  void (*task_)(void *, Team &, int) = nullptr;
-  void *context_ = nullptr;
-  Team *team_ = nullptr;
   uint8_t *scratch_ = nullptr;
   size_t scratch_bytes_ = 0;
 };
