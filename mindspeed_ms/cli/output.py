@@ -1,6 +1,7 @@
 """What the commands print: results on stdout, as a person or a program reads them; progress on stderr."""
 
 import dataclasses
+import importlib.util
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -84,6 +85,20 @@ def read_text(path: Path) -> str:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}; give the path of a text file") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 at byte {error.start}; convert it first") from None
+
+
+def ready(address: str, name: str, as_json: bool) -> None:
+    """That a service answers now, and where; flushed, since somebody may wait for it in a pipe."""
+    if as_json:
+        print(json.dumps({"grpc": address, "name": name}), flush=True)
+    else:
+        print(f"serving {name} at {address} (gRPC; Ctrl-C stops it)", flush=True)
+
+
+def need_extra(module: str, extra: str) -> None:
+    """Raises ConfigError that names the extra, if what it installs is not there."""
+    if importlib.util.find_spec(module) is None:
+        raise ConfigError(f"{module} is not installed; run pip install 'mindspeed-ms[{extra}]'")
 
 
 def next_step(command: str, as_json: bool = False) -> None:

@@ -15,13 +15,24 @@ def quantize(
     model: Annotated[Path, typer.Argument(help="A Hugging Face directory or GGUF file.")],
     out: Annotated[Path, typer.Argument(help="Folder for the quantized model, which must not exist yet.")],
     scheme: Annotated[str, typer.Option(help="w8a8, w4a8, w8a16 or w4a16: bits of weights and of activations.")],
-    group: Annotated[int | None, typer.Option(help="32, 64 or 128 weights share a scale; w8 also 0: a row.")] = None,
+    group: Annotated[int, typer.Option(help="32, 64 or 128 weights share a scale; w8 also 0, a whole row.")] = 32,
     asymmetric: Annotated[bool, typer.Option("--asymmetric", help="Give each group of w4 a minimum too.")] = False,
     as_json: o.AsJson = False,
 ) -> None:
     """Round a model's weights to 8 or 4 bits; reports the size and the error of each layer."""
-    from mindspeed_ms.cli.output import next_step, progress, table
+    import dataclasses
+
+    from mindspeed_ms.cli.output import next_step, progress, report, table
     from mindspeed_ms.compress.quantize import quantize_model
 
     with progress("Quantizing") as advance:
-        quantize_model(model, out, scheme, group, asymmetric, progress=advance)
+        done = quantize_model(model, out, scheme, group, asymmetric, progress=advance)
+    if as_json:
+        report({**dataclasses.asdict(done), "path": str(done.path), "lossless": done.lossless}, as_json)
+        return
+    columns = ("name", "form", "bytes", "relative_rms", "max_error")
+    table([{column: getattr(layer, column) for column in columns} for layer in done.layers], as_json)
+    print()
+    summary = ("path", "scheme", "bytes_before", "bytes_after", "lossless")
+    report({column: getattr(done, column) for column in summary}, as_json)
+    next_step(f"mindspeed-ms export {out} {out}-bundle")
