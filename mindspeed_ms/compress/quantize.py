@@ -76,7 +76,7 @@ def quantize_model(
     scheme: w8a8, w4a8, w8a16 or w4a16. group: 32 (default), 64 or 128 weights a scale, with 8 bits also 0, a row.
     GGUF matrices that have the asked form already are carried over bit by bit, and so is a Q8_0 embedding or output;
     other embeddings and outputs get 8 bits in groups of 32. progress(done, total) counts weights.
-    Raises ConfigError for an unknown scheme or a model quantized before, WeightsError for files it cannot read or write.
+    Raises ConfigError for an unknown scheme or a model quantized before, WeightsError for files that fail.
     """
     if scheme not in SCHEMES:
         raise ConfigError(f"scheme: {scheme!r} is unknown, expected one of {', '.join(SCHEMES)}")

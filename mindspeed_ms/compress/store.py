@@ -21,7 +21,7 @@ _SPARE_BYTES = 16 << 20  # a file system with less than this left is as good as 
 
 @contextmanager
 def atomic_directory(out: str | Path, nbytes: int) -> Iterator[Path]:
-    """Gives a temporary directory beside `out` that becomes `out` when the block ends well and vanishes when it does not.
+    """Gives a temporary directory that becomes `out` when the block ends well and vanishes when it does not.
 
     `nbytes` is what will be written. Raises WeightsError when `out` exists, cannot be made, or the disk is too full.
     """

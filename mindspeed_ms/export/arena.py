@@ -1,4 +1,4 @@
-"""The packed arena of a bundle: made once from weights.safetensors, kept in the user's cache, mapped by every process."""
+"""The packed arena of a bundle: made once, kept in the user's cache, mapped by every process."""
 
 import hashlib
 import json
@@ -52,7 +52,8 @@ class BundleWeights:
             value = self._read(name)
             if value.dtype not in (np.float32, np.float16) or value.shape != shape:
                 raise BundleError(
-                    f"{self.path}: {name} is {value.dtype} {list(value.shape)}, expected float32 or float16 {list(shape)}"
+                    f"{self.path}: {name} is {value.dtype} {list(value.shape)}, "
+                    f"expected float32 or float16 {list(shape)}"
                 )
             return value
         parts = [self._read(part) for part in self._parts(name)]

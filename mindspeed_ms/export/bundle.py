@@ -39,7 +39,7 @@ __all__ = ["Bundle", "BundleInfo", "export_bundle", "open_bundle", "refresh_bund
 
 
 def export_bundle(source: "ModelSource | str | Path", out: str | Path) -> Bundle:
-    """Writes a model (opened, or the path of a Hugging Face directory, a GGUF file or a quantized directory) as a bundle.
+    """Writes a model as a bundle: one that is opened, or a path (Hugging Face or quantized directory, GGUF file).
 
     Quantized tensors are carried as they are, others stay floats. Raises WeightsError when `out` exists or cannot be
     written, BuildError without a kernel library, and what opening the model raises.

@@ -71,6 +71,5 @@ def _compare(path: Path, size: int, sha256: str, expected: FileInfo) -> None:
     if size != expected.size:
         raise BundleError(f"{path}: {size} bytes, bundle.json says {expected.size}; {remedy}")
     if sha256 != expected.sha256:
-        raise BundleError(
-            f"{path}: changed since the export (SHA-256 {sha256[:12]}..., not {expected.sha256[:12]}...); {remedy}"
-        )
+        found, wanted = sha256[:12], expected.sha256[:12]
+        raise BundleError(f"{path}: changed since the export (SHA-256 {found}..., not {wanted}...); {remedy}")

@@ -21,7 +21,7 @@ def arena_layout(spec: DecoderSpec, quantization: Quantization) -> ArenaLayout:
             raise BundleError(f"quantization: {name[:200]!r} is no matrix of this model; export the model again")
         if form.bits == 4 and form.group == 0 or form.bits == 8 and form.asym:
             raise BundleError(
-                f"quantization: {name} has {form.bits} bits, group {form.group}, asym {form.asym}: no kernel computes it"
+                f"quantization: {name}: no kernel computes {form.bits} bits, group {form.group}, asym {form.asym}"
             )
     layout = ArenaLayout()
     layout.add_vector(INV_FREQ, spec.head_dim // 2)

@@ -45,7 +45,7 @@ def parse_model(data: bytes, where: object) -> pb.ModelProto:
 
 
 def serialize(model: pb.ModelProto) -> bytes:
-    """Message -> bytes, without what no reader needs: marks of the compiler's passes, names of the exporting process."""
+    """Message -> bytes, without what no reader needs: marks that the compiler left for itself."""
     del model.graph.attribute[:]
     for node in model.graph.node:
         del node.node_attr[:]
@@ -74,7 +74,7 @@ def verified(data: bytes, program: Program, where: object) -> pb.ModelProto:
 
 
 def write_runnable(data: bytes, program: Program, library: Path, where: object) -> Path:
-    """Verifies a MINDIR, names the real library in it and writes it to a private temporary file, whose path is returned.
+    """Verifies a MINDIR, names the real library in it, writes it to a private temporary file and returns its path.
 
     The caller removes the file once it is loaded. Raises BundleError.
     """

@@ -28,7 +28,7 @@ from mindspeed_ms.weights.source import TokenizerFiles
 
 @dataclass(frozen=True)
 class Bundle:
-    """An opened bundle: its description, its graph as bytes (not yet believed), its tokenizer, and its arena on demand."""
+    """An opened bundle: its description, its graph as bytes (not yet believed), its tokenizer, its arena on demand."""
 
     path: Path
     info: BundleInfo

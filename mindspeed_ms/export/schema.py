@@ -88,7 +88,7 @@ class BundleInfo(Config):
 
 
 def parse_info(data: bytes, path: Path) -> BundleInfo:
-    """bundle.json's bytes -> BundleInfo. Raises BundleError naming the field, or the version and what to do about it."""
+    """bundle.json's bytes -> BundleInfo. Raises BundleError naming the field, or the version and what to do."""
     where = f"{path}: {INFO_FILE}"
     if len(data) > _MAX_INFO_BYTES:
         raise BundleError(f"{where}: {len(data)} bytes, expected at most {_MAX_INFO_BYTES}; this is no bundle of ours")

@@ -39,9 +39,7 @@ def check_batch(batch: Batch, vocab_size: int, num_blocks: int, block_size: int)
         _refuse(8, f"positions from {positions.min()} to {positions.max()}, block tables of {tables.shape[1]} blocks")
     blocks = positions // block_size
     if (batch.slot_mapping != tables[owner, blocks] * block_size + positions % block_size).any():
-        _refuse(
-            6, "slot_mapping differs from block_tables[s, position // block_size] * block_size + position % block_size"
-        )
+        _refuse(6, "slot_mapping is not block_tables[s, position // block_size] * block_size + position % block_size")
     # every block up to a sequence's last position is read
     needed = np.where(used, (first + lengths - 1) // block_size, -1)
     if ((tables < 0) & (np.arange(tables.shape[1]) <= needed[:, None])).any():

@@ -91,7 +91,7 @@ def _load_graph(bundle: Bundle) -> nn.GraphCell:
     except (RuntimeError, ValueError) as error:
         # MindSpore reads MINDIRs of other versions when it can; a version is a reason only once loading failed.
         raise BundleError(
-            f"{bundle.mindir_path}: made by MindSpore {bundle.info.mindspore}, MindSpore {ms.__version__} cannot load it "
+            f"{bundle.mindir_path}: made by MindSpore {bundle.info.mindspore}, {ms.__version__} cannot load it "
             f"({str(error).strip().splitlines()[0][:200]}); run `mindspeed-ms export --refresh` on the bundle"
         ) from error
     finally:
