@@ -8,7 +8,7 @@ ms() { "$PYTHON" -m mindspeed_ms.cli.main "$@"; }
 step() { echo; echo "== $1"; }
 
 demo="$ROOT/.demo"
-question="${1:-What is the capital of France?}"
+question="${1:-How do plants make food?}"
 server=""
 stop_server() { [ -z "$server" ] || { kill "$server" && wait "$server"; } 2>/dev/null || true; }
 trap stop_server EXIT
@@ -51,7 +51,7 @@ with open(sys.argv[1]) as file:
 with Client(address) as client:
     client.chat("Hello", max_tokens=1)
     started = time.perf_counter()
-    answer = client.chat(sys.argv[2], temperature=0, max_tokens=128)
+    answer = client.chat(sys.argv[2], temperature=0, max_tokens=160)
     seconds = time.perf_counter() - started
 print(answer.text)
 print(f"\n{answer.completion_tokens} tokens in {seconds:.2f} s: {answer.completion_tokens / seconds:.0f} tokens/s (prompt included)")
