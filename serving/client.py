@@ -5,6 +5,7 @@ It writes and reads the few messages of ms_service.proto itself (protobuf's wire
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -66,8 +67,6 @@ class Client:
         self, messages: str | Sequence[Mapping[str, str]], *, timeout: float | None = None, **sampling: Any
     ) -> Answer:
         """Answer what a user says, or a conversation [{role, content}, ...], in the model's own chat template."""
-        import json
-
         asked = {"prompt": messages} if isinstance(messages, str) else {"messages": json.dumps(list(messages))}
         given = {name: value for name, value in sampling.items() if value is not None}
         return _one([_answer(items) for items in self.infer([{**asked, **given}], "chat", timeout=timeout)])
@@ -75,7 +74,7 @@ class Client:
     def infer(
         self, instances: Sequence[Mapping[str, Any]], method: str = "generate", *, timeout: float | None = None
     ) -> list[dict[str, Any]]:
-        """The protocol itself: numbers, arrays, strings, lists of strings in and out; {"error": ...} where one failed."""
+        """The protocol itself: numbers, arrays and strings in and out; {"error": ...} where an instance failed."""
         spec = _bytes(1, self.servable.encode()) + _bytes(2, method.encode()) + _number(3, self.version)
         request = _bytes(1, spec) + b"".join(_bytes(2, _instance(items)) for items in instances)
         limit = self.timeout if timeout is None else timeout
