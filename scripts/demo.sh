@@ -10,7 +10,10 @@ step() { echo; echo "== $1"; }
 demo="$ROOT/.demo"
 question="${1:-How do plants make food?}"
 server=""
-stop_server() { [ -z "$server" ] || { kill "$server" && wait "$server"; } 2>/dev/null || true; }
+stop_server() {
+    [ -z "$server" ] || { kill "$server" && wait "$server"; } 2>/dev/null || true
+    server=""
+}
 trap stop_server EXIT
 mkdir -p "$demo"
 
@@ -20,15 +23,16 @@ echo "$model"
 
 step "Quantize it to INT4 (4-bit weights in groups of 32, 8-bit activations)"
 rm -rf "$demo/smollm2-int4" "$demo/smollm2-bundle"
-ms quantize "$model" "$demo/smollm2-int4" --scheme w4a8 --group 32 --asymmetric > "$demo/quantize.txt" 2>/dev/null
+ms quantize "$model" "$demo/smollm2-int4" --scheme w4a8 --group 32 --asymmetric > "$demo/quantize.txt"
 tail -n 5 "$demo/quantize.txt"
 echo "(the error of each layer: .demo/quantize.txt; the file was 4-bit already, so nothing is lost)"
 
 step "Export a bundle (the first time, the kernels are built too)"
-ms export "$demo/smollm2-int4" "$demo/smollm2-bundle" 2>/dev/null
+ms export "$demo/smollm2-int4" "$demo/smollm2-bundle"
 
 step "Serve it over gRPC on a free port"
-ms serve "$demo/smollm2-bundle" --grpc 127.0.0.1:0 --json > "$demo/serve.json" 2> "$demo/serve.log" &
+# Not by the function above: $! has to be the server itself and not a shell around it.
+"$PYTHON" -m mindspeed_ms.cli.main serve "$demo/smollm2-bundle" --grpc 127.0.0.1:0 --json > "$demo/serve.json" 2> "$demo/serve.log" &
 server=$!
 for _ in $(seq 600); do
     [ -s "$demo/serve.json" ] && break

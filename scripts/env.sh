@@ -28,10 +28,10 @@ use_environment() {
     fi
     PYTHON="$ROOT/.venv/bin/python"
     # Installing again what is installed takes seconds: a note in .venv says what was installed last.
-    state="$extras $(cksum < setup.cfg) $(cksum < pyproject.toml) $ROOT"
-    if [ "$(cat .venv/installed 2>/dev/null || true)" != "$state" ]; then
+    state="$(cksum < setup.cfg) $(cksum < pyproject.toml) $ROOT"
+    if [ "$(cat ".venv/installed-$extras" 2>/dev/null || true)" != "$state" ]; then
         echo "Installing mindspeed-ms[$extras] into .venv (MindSpore is large: this takes a few minutes the first time)"
         "$PYTHON" -m pip install -qq --disable-pip-version-check -e ".[$extras]"
-        echo "$state" > .venv/installed
+        echo "$state" > ".venv/installed-$extras"
     fi
 }
