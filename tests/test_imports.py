@@ -48,6 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 MAY_IMPORT_MINDSPORE = {
     "ops": True,
+    "weights.load": True,
     "ops.native": False,
     "models": True,
     "parallel.run": True,
