@@ -78,9 +78,7 @@ def aot_op(
         info = info.attr(name, "required", _attr_type(value), value=value)
     for row in product(*(dtype.split("|") for _, dtype in (*inputs, *outputs))):
         info = info.dtype_format(*(_DTYPES[name] for name in row))
-    op = ops.Custom(
-        f"{library_path()}:{entry}", None, None, func_type="aot", reg_info=info.target("CPU").get_op_info()
-    )
+    op = ops.Custom(f"{library_path()}:{entry}", None, None, func_type="aot", reg_info=info.target("CPU").get_op_info())
     if side_effect:
         op.add_prim_attr("side_effect_mem", True)
     return op

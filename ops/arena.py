@@ -27,7 +27,7 @@ def vector(arena: Arena | None, offset: int, length: int) -> np.ndarray:
 
 
 def matrix(arena: Arena | None, weight: Weight) -> np.ndarray | QuantTensor:
-    """The matrix that seven integers describe: float32 [N, K] or a QuantTensor. Raises ConfigError outside the arena."""
+    """The matrix of seven integers: float32 [N, K] or a QuantTensor. Raises ConfigError outside the arena."""
     arena, desc = _given(arena), WeightDesc(*weight)
     if desc.offset < 0 or desc.offset + desc.nbytes > arena.size:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The attention half of a decoder layer as one operator: norm, QKV, rotation, cache write, attention, output, residual."""
+"""The attention half of a decoder layer: norm, QKV, rotation, cache write, attention, output, residual."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

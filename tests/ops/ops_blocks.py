@@ -12,17 +12,23 @@ EPS = 1e-5
 class Layer:
     """Random weights of one layer: `scheme` None or (bits, group, asymmetric), `integer` int8 activations."""
 
-    def __init__(self, rng, hidden, inner, heads, kv_heads, dim, scheme=None, integer=False, biased=False, qk_norm=False):
+    def __init__(
+        self, rng, hidden, inner, heads, kv_heads, dim, scheme=None, integer=False, biased=False, qk_norm=False
+    ):
         self.hidden, self.inner, self.heads, self.kv_heads, self.dim = hidden, inner, heads, kv_heads, dim
         self.scheme, self.integer, self.scale = scheme, integer, dim**-0.5
         shapes = {
             "q": (heads * dim, hidden), "k": (kv_heads * dim, hidden), "v": (kv_heads * dim, hidden),
             "o": (hidden, heads * dim), "gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner),
         }  # fmt: skip
-        self.w = {name: (rng.standard_normal(shape) / shape[1] ** 0.5).astype(np.float32) for name, shape in shapes.items()}
+        self.w = {
+            name: (rng.standard_normal(shape) / shape[1] ** 0.5).astype(np.float32) for name, shape in shapes.items()
+        }
         if scheme is not None:
             self.w = {name: quantize_rtn(weight, *scheme) for name, weight in self.w.items()}
-        self.b = {name: rng.standard_normal(shape[0]).astype(np.float32) if biased else None for name, shape in shapes.items()}
+        self.b = {
+            name: rng.standard_normal(shape[0]).astype(np.float32) if biased else None for name, shape in shapes.items()
+        }
         vectors = {"norm": hidden, "q_norm": dim, "k_norm": dim}
         self.n = {name: (1 + 0.3 * rng.standard_normal(size)).astype(np.float32) for name, size in vectors.items()}
         self.qk_norm = qk_norm
@@ -72,7 +78,9 @@ class Layer:
     def step(self, rng, past, new, block=16, dtype=np.float32):
         """Inputs of the attention block: (batch, x, table, past keys, past values, cache)."""
         batch = oracle.ragged(past, new, block, rng)
-        keys, values = ([rng.standard_normal((p, self.kv_heads, self.dim)).astype(np.float32) for p in past] for _ in "kv")
+        keys, values = (
+            [rng.standard_normal((p, self.kv_heads, self.dim)).astype(np.float32) for p in past] for _ in "kv"
+        )
         x = rng.standard_normal((sum(new), self.hidden)).astype(np.float32)
         inv_freq = 10000.0 ** (-np.arange(0, self.dim, 2) / self.dim)
         table = oracle.rope_table(batch.positions, inv_freq).astype(np.float32)

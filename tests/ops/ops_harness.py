@@ -83,7 +83,8 @@ def _words(value) -> str:
 
 
 def _describe(arrays, names):
-    shapes = [(ctypes.c_int64 * max(1, x.ndim))(*x.shape) for x in arrays]
+    # room for the inference of an operator that expects a higher rank
+    shapes = [(ctypes.c_int64 * 8)(*x.shape, *[-1] * (8 - x.ndim)) for x in arrays]
     pointers = (ctypes.POINTER(ctypes.c_int64) * len(arrays))(
         *[ctypes.cast(s, ctypes.POINTER(ctypes.c_int64)) for s in shapes]
     )

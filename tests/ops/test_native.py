@@ -95,7 +95,9 @@ def paged_inputs(rng, past_new, block, counts, dim, half, fill=np.nan):
 
 
 @drawn
-@given(sequences, st.sampled_from([16, 32, 64]), heads, head_dims, st.booleans(), st.sampled_from([np.nan, np.inf]), seeds)
+@given(
+    sequences, st.sampled_from([16, 32, 64]), heads, head_dims, st.booleans(), st.sampled_from([np.nan, np.inf]), seeds
+)
 def test_paged_attention_sees_its_own_sequence_and_no_stale_slot(isa, rows, block, counts, dim, half, fill, rng):
     batch, q, k, v, keys, values, cache = paged_inputs(rng, rows, block, counts, dim, half, fill)
     expected = cache.copy()
@@ -161,7 +163,9 @@ LAYERS = [(48, 80, 3, 1, 32), (96, 50, 4, 4, 40), (33, 17, 9, 3, 34), (128, 300,
 @given(st.sampled_from(LAYERS), sequences, st.booleans(), st.booleans(), st.booleans(), seeds)
 def test_attention_block(isa, sizes, rows, biased, qk_norm, half, rng):
     layer = Layer(rng, *sizes, biased=biased, qk_norm=qk_norm)
-    batch, x, table, keys, values, cache = layer.step(rng, *zip(*rows, strict=True), dtype=np.float16 if half else np.float32)
+    batch, x, table, keys, values, cache = layer.step(
+        rng, *zip(*rows, strict=True), dtype=np.float16 if half else np.float32
+    )
     found = isa("AttentionBlock", [x, table, layer.arena, cache, *batch.index], layer.attention_attrs())
     # float16 keys may round the other way when the float32 key differs in its last bit
     close(found, layer.attention(x, table, batch, keys, values, half), 1e-3 if half else 1e-5)
