@@ -35,6 +35,9 @@ if [ $# -eq 0 ]; then
     step "a Python 3.9 environment for the real MindSpore Serving client"
     old_client_environment && echo "in .venv39" || echo "no Python 3.9 is to be had: the tests of the real client will be skipped"
 
+    step "a real model for the tests that want one"
+    "$PYTHON" -m mindspeed_ms.cli.main pull smollm2 || echo "it cannot be fetched: those tests will be skipped"
+
     step "pytest"
     set -- -n 2 --durations=15
 fi
