@@ -203,7 +203,7 @@ class LLM:
 def _listed(prompts: Prompt | Seq[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str):
         return [prompts]
-    if prompts and isinstance(prompts[0], int | np.integer):  # one prompt of token ids
+    if len(prompts) and isinstance(prompts[0], int | np.integer):  # one prompt of token ids
         return [cast("list[int]", prompts)]
     return list(cast("Seq[Prompt]", prompts))
 

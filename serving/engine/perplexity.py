@@ -1,4 +1,4 @@
-"""Perplexity of a text, strided: each token is predicted once, from at least `context - stride` tokens before it."""
+"""Perplexity of a text, strided: each token is predicted once, from `context - stride` tokens or more."""
 
 from __future__ import annotations
 
@@ -36,22 +36,23 @@ def perplexity(
     ids = llm_or_path.tokenizer.encode(text)
     if len(ids) < 2:
         raise RequestError(f"text: {len(ids)} tokens: expected at least 2")
-    total, scored = 0.0, 1  # the first token has nothing before it
+    total, scored, predicted = 0.0, 1, 0
     for begin in range(0, len(ids), stride):
         end = min(begin + context, len(ids))
         if end > scored:
             window = ids[begin:end]
-            first = scored - begin
+            first = max(scored - begin, 1)  # a window's first token has nothing before it
+            predicted += len(window) - first
             total += llm_or_path.on_engine(partial(_window, ids=window, first=first))
             scored = end
         if end == len(ids):
             break
-    mean = total / (len(ids) - 1)
+    mean = total / predicted
     return {
         "perplexity": math.exp(mean),
         "mean_nll": mean,
         "tokens": len(ids),
-        "predicted": len(ids) - 1,
+        "predicted": predicted,
         "context": context,
         "stride": stride,
     }
