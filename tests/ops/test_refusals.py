@@ -275,6 +275,7 @@ def test_rotary(native, rng):
     case.refuses(SHAPE, table=table[:, :6])
     case.refuses(SHAPE, x=x[..., :7], table=table[:, :7])
     case.refuses(TYPE, x=x[0])
+    assert case(x=x[:, :0]).shape == (3, 0, 8)
     assert case(x=x[:0], table=table[:0]).shape == (0, 2, 8)
 
 

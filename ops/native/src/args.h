@@ -96,6 +96,11 @@ class Carver {
   uint8_t *base_;
   size_t used_ = 0;
 };
+// For shape inference, which sees inputs of any rank before the kernel can refuse them.
+inline int64_t DimOf(const int *ndims, int64_t **shapes, int i, int d) { return d < ndims[i] ? shapes[i][d] : 0; }
+inline std::vector<int64_t> Like(const int *ndims, int64_t **shapes, int i) {
+  return ndims[i] > 0 ? std::vector<int64_t>(shapes[i], shapes[i] + ndims[i]) : std::vector<int64_t>{};
+}
 }  // namespace msms
 
 #define MSMS_PARAMS int n, void **data, int *ndims, int64_t **shapes, const char **types, void *, void *extra

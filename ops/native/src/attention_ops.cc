@@ -119,7 +119,7 @@ extern "C" int Attention(MSMS_PARAMS) try {
 } catch (const std::bad_alloc &) {
   return kMemory;
 }
-MSMS_INFER(Attention, std::vector<int64_t>(shapes[0], shapes[0] + 4))
+MSMS_INFER(Attention, Like(ndims, shapes, 0))
 
 extern "C" int PagedAttentionInit(int *, int64_t **, const char **, AotExtra *extra) {
   auto *d = new ScaleData;
@@ -165,4 +165,4 @@ extern "C" int PagedAttention(MSMS_PARAMS) try {
 } catch (const std::bad_alloc &) {
   return kMemory;
 }
-MSMS_INFER(PagedAttention, std::vector<int64_t>(shapes[0], shapes[0] + 3))
+MSMS_INFER(PagedAttention, Like(ndims, shapes, 0))

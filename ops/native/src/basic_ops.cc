@@ -7,9 +7,7 @@ using namespace msms;
 
 namespace {
 constexpr int64_t kSmall = 1 << 14;  // elements below which waking another thread costs more than it gains
-constexpr int64_t kLargestPosition = int64_t{1} << 24;  // beyond it a float32 angle loses whole positions
-
-std::vector<int64_t> Like(const int *ndims, int64_t **shapes, int i) { return std::vector<int64_t>(shapes[i], shapes[i] + ndims[i]); }
+constexpr int64_t kLargestPosition = int64_t{1} << 24;  // far past any context: what lies beyond is garbage
 
 struct NormData : AotKernelData {
   float eps = 0;
@@ -87,16 +85,16 @@ extern "C" int RopeTable(MSMS_PARAMS) {
     for (int64_t t = begin; t < end; ++t) {
       float *row = a.Out(2) + t * d->dim;
       for (int64_t i = 0; i < half; ++i) {
-        const float angle = static_cast<float>(a.I(0)[t]) * freq[i];
-        row[i] = std::cos(angle);
-        row[half + i] = std::sin(angle);
+        const double angle = static_cast<double>(a.I(0)[t]) * freq[i];
+        row[i] = static_cast<float>(std::cos(angle));
+        row[half + i] = static_cast<float>(std::sin(angle));
       }
     }
   });
   return kOk;
 }
-extern "C" std::vector<int64_t> RopeTableInferShape(int *, int64_t **shapes, AotExtra *extra) {
-  return {shapes[0][0], extra->GetAttrInt("head_dim")};
+extern "C" std::vector<int64_t> RopeTableInferShape(int *ndims, int64_t **shapes, AotExtra *extra) {
+  return {DimOf(ndims, shapes, 0, 0), extra->GetAttrInt("head_dim")};
 }
 extern "C" int RopeTableInferType(std::vector<int>, AotExtra *) { return kFloat32; }
 
@@ -110,7 +108,7 @@ extern "C" int Rope(MSMS_PARAMS) {
   if (a.Dim(1, 0) != rows || a.Dim(1, 1) != dim || dim % 2 || dim < 2) return kShape;
   Pool &pool = Pool::Get();
   auto lock = pool.Lock();
-  pool.For(rows, std::max<int64_t>(1, kSmall / (heads * dim)), [&](int64_t begin, int64_t end, int) {
+  pool.For(rows, std::max<int64_t>(1, kSmall / std::max<int64_t>(1, heads * dim)), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t)
       for (int64_t h = 0; h < heads; ++h)
         Active().rope(a.F(0) + (t * heads + h) * dim, a.F(1) + t * dim, dim, a.Out(2) + (t * heads + h) * dim);
@@ -164,9 +162,9 @@ extern "C" int Embedding(MSMS_PARAMS) {
   });
   return kOk;
 }
-extern "C" std::vector<int64_t> EmbeddingInferShape(int *, int64_t **shapes, AotExtra *extra) {
+extern "C" std::vector<int64_t> EmbeddingInferShape(int *ndims, int64_t **shapes, AotExtra *extra) {
   const auto d = extra->GetAttrIntVec("weight");
-  return {shapes[0][0], d.size() == 7 ? d[2] : 0};
+  return {DimOf(ndims, shapes, 0, 0), d.size() == 7 ? d[2] : 0};
 }
 extern "C" int EmbeddingInferType(std::vector<int>, AotExtra *) { return kFloat32; }
 
@@ -230,9 +228,9 @@ extern "C" int Linear(MSMS_PARAMS) try {
 } catch (const std::bad_alloc &) {
   return kMemory;
 }
-extern "C" std::vector<int64_t> LinearInferShape(int *, int64_t **shapes, AotExtra *extra) {
+extern "C" std::vector<int64_t> LinearInferShape(int *ndims, int64_t **shapes, AotExtra *extra) {
   const auto d = extra->GetAttrIntVec("weight");
-  return {shapes[0][0], d.size() == 7 ? d[1] : 0};
+  return {DimOf(ndims, shapes, 0, 0), d.size() == 7 ? d[1] : 0};
 }
 extern "C" int LinearInferType(std::vector<int>, AotExtra *) { return kFloat32; }
 
@@ -267,8 +265,8 @@ extern "C" int LmHead(MSMS_PARAMS) try {
 } catch (const std::bad_alloc &) {
   return kMemory;
 }
-extern "C" std::vector<int64_t> LmHeadInferShape(int *, int64_t **shapes, AotExtra *extra) {
+extern "C" std::vector<int64_t> LmHeadInferShape(int *ndims, int64_t **shapes, AotExtra *extra) {
   const auto d = extra->GetAttrIntVec("weight");
-  return {shapes[1][0], d.size() == 7 ? d[1] : 0};
+  return {DimOf(ndims, shapes, 1, 0), d.size() == 7 ? d[1] : 0};
 }
 extern "C" int LmHeadInferType(std::vector<int>, AotExtra *) { return kFloat32; }

@@ -152,7 +152,7 @@ extern "C" int AttentionBlock(MSMS_PARAMS) try {
 } catch (const std::bad_alloc &) {
   return kMemory;
 }
-MSMS_INFER(AttentionBlock, {shapes[0][0], shapes[0][1]})
+MSMS_INFER(AttentionBlock, Like(ndims, shapes, 0))
 
 extern "C" int MlpBlockInit(int *, int64_t **, const char **, AotExtra *extra) {
   auto *d = new MlpData;
@@ -234,4 +234,4 @@ extern "C" int MlpBlock(MSMS_PARAMS) try {
 } catch (const std::bad_alloc &) {
   return kMemory;
 }
-MSMS_INFER(MlpBlock, {shapes[0][0], shapes[0][1]})
+MSMS_INFER(MlpBlock, Like(ndims, shapes, 0))

@@ -52,12 +52,13 @@ void PackInt8(const float *x, int64_t row, const Acts &acts) {
       poison += v * Set(0.0f);
     }
     const float peak = MaxLane(top);
-    const F16 inverse = Set(peak > 1e-30f ? 127.0f / peak : 0.0f);
+    const bool finite = Sum(poison) == 0.0f;
+    const F16 inverse = Set(finite && peak > 1e-30f ? 127.0f / peak : 0.0f);
     I16 sums = {};
     for (int64_t i = begin; i < end; i += 16) {
       const int n = static_cast<int>(acts.k - i < 16 ? (acts.k > i ? acts.k - i : 0) : 16);
       const F16 v = n == 16 ? Load(x + i) : LoadPart(x + i, n);
-      const I16 r = RoundToInt(v * inverse);
+      const I16 r = finite ? RoundToInt(v * inverse) : I16{};
       alignas(16) int8_t bytes[16];
       StoreBytes(bytes, r);
       sums += r;
