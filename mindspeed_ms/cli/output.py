@@ -11,7 +11,6 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from mindspeed_ms.errors import ConfigError, RequestError
 
@@ -36,12 +35,13 @@ def table(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
         return
     if not rows:
         return
-    shown = Table(box=None, pad_edge=False)
-    for key in rows[0]:
-        shown.add_column(key.replace("_", " "), justify="right" if isinstance(rows[0][key], (int, float)) else "left")
-    for row in rows:
-        shown.add_row(*(_text(value) for value in row.values()))
-    Console().print(shown)
+    # Plain columns as wide as their content: a name that is cut off to fit a terminal is of no use in a file.
+    lines = [[key.replace("_", " ") for key in rows[0]], *([_text(value) for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    right = [isinstance(value, (int, float)) for value in rows[0].values()]
+    for line in lines:
+        cells = zip(line, widths, right, strict=True)
+        print("  ".join(text.rjust(width) if number else text.ljust(width) for text, width, number in cells).rstrip())
 
 
 def stream(chunks: Iterable[Any]) -> str:
