@@ -9,7 +9,6 @@ from mindspore import nn
 from mindspeed_ms.export.mindir import parse_model, serialize, set_library
 from mindspeed_ms.export.program import PLACEHOLDER, Program
 from mindspeed_ms.ops.aot import aot_op
-from mindspeed_ms.ops.native.build import library_path
 
 
 class RaggedDecoder(nn.Cell):
@@ -56,5 +55,5 @@ def export_mindir(program: Program) -> bytes:
         path = Path(folder) / "graph.mindir"
         ms.export(network, *inputs, file_name=str(path), file_format="MINDIR")
         model = parse_model(path.read_bytes(), path)
-    set_library(model, str(library_path()), PLACEHOLDER)
+    set_library(model, PLACEHOLDER)
     return serialize(model)

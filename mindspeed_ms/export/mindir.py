@@ -52,12 +52,15 @@ def serialize(model: pb.ModelProto) -> bytes:
     return model.SerializeToString(deterministic=True)
 
 
-def set_library(model: pb.ModelProto, old: str, new: str) -> None:
-    """Replaces the path of the kernel library in every custom operator."""
+def set_library(model: pb.ModelProto, library: str) -> None:
+    """Makes every custom operator take its function from this library."""
     for primitive in model.primitives:
-        for attribute in primitive.attribute:
-            if attribute.name in ("func_name", "uniq_name"):
-                attribute.s = attribute.s.replace(f"{old}:".encode(), f"{new}:".encode())
+        texts = {attribute.name: attribute for attribute in primitive.attribute}
+        if "func_name" in texts:
+            old = texts["func_name"].s
+            entry = old.rpartition(b":")[2]
+            texts["func_name"].s = library.encode() + b":" + entry
+            texts["uniq_name"].s = texts["uniq_name"].s.replace(old, texts["func_name"].s)
 
 
 def verified(data: bytes, program: Program, where: object) -> pb.ModelProto:
@@ -79,7 +82,7 @@ def write_runnable(data: bytes, program: Program, library: Path, where: object) 
     The caller removes the file once it is loaded. Raises BundleError.
     """
     model = verified(data, program, where)
-    set_library(model, PLACEHOLDER, str(library))
+    set_library(model, str(library))
     with tempfile.NamedTemporaryFile(prefix="mindspeed-ms-", suffix=".mindir", delete=False) as file:
         file.write(serialize(model))
     return Path(file.name)
@@ -106,19 +109,28 @@ def _only_known_fields(message: Message) -> None:
 
 
 def _value(attribute: pb.AttributeProto) -> Any:
-    """An attribute as a Python value; lists become lists."""
+    """An attribute as a Python value; lists become lists. Each kind of value has one place, and no other may be used."""
     kind = pb.AttributeProto.AttributeType.Name(attribute.type)
-    if kind == "INT64":
-        return attribute.i if not attribute.ints else attribute.ints[0]
-    if kind == "BOOL":
-        return bool(attribute.i)
-    if kind == "FLOAT":
+    places = {field.name for field, _ in attribute.ListFields()} - {"name", "type"}
+    if kind == "LIST" and places <= {"values"}:
+        return [_item(item) for item in attribute.values]
+    if kind in ("INT64", "BOOL") and places <= {"i"}:
+        return bool(attribute.i) if kind == "BOOL" else attribute.i
+    if kind == "FLOAT" and places <= {"f"}:
         return attribute.f
-    if kind == "STRING":
-        return (attribute.strings[0] if attribute.strings else attribute.s).decode("utf-8", "replace")
-    if kind == "LIST":
-        return [_value(item) for item in attribute.values]
-    raise _Difference(f"attribute {attribute.name!r} is a {kind}, expected a number, a text or a list")
+    if kind == "STRING" and places <= {"s"}:
+        return attribute.s.decode("utf-8", "replace")
+    raise _Difference(f"attribute {attribute.name[:80]!r} is a {kind} in {sorted(places)}, expected one plain value")
+
+
+def _item(item: pb.AttributeProto) -> Any:
+    """An element of a list; MindSpore writes it as a list of one."""
+    places = {field.name for field, _ in item.ListFields()} - {"type"}
+    if item.type == pb.AttributeProto.INT64 and places == {"ints"} and len(item.ints) == 1:
+        return item.ints[0]
+    if item.type == pb.AttributeProto.STRING and places == {"strings"} and len(item.strings) == 1:
+        return item.strings[0].decode("utf-8", "replace")
+    raise _Difference(f"an element of a list is set in {sorted(places)}, expected one number or text")
 
 
 class _Check:

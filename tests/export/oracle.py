@@ -29,9 +29,7 @@ def logits(config, weights, tokens):
             return value @ w[f"{layer}{name}.weight"].T + w.get(f"{layer}{name}.bias", 0)
 
         h = norm(x, w[f"model.layers.{index}.input_layernorm.weight"], eps)
-        q, k, v = (
-            linear(h, f"self_attn.{n}_proj").reshape(count, -1, dim) for n in "qkv"
-        )
+        q, k, v = (linear(h, f"self_attn.{n}_proj").reshape(count, -1, dim) for n in "qkv")
         if f"model.layers.{index}.self_attn.q_norm.weight" in w:
             q = norm(q, w[f"model.layers.{index}.self_attn.q_norm.weight"], eps)
             k = norm(k, w[f"model.layers.{index}.self_attn.k_norm.weight"], eps)

@@ -43,7 +43,9 @@ def test_every_integer_scale_and_minimum_lies_where_the_layout_says(size, form):
         assert (scales[:, lane] == weight.scales[n]).all()
         if asym:
             begin += groups * 32
-            assert (arena[begin : begin + groups * 32].view(np.float16).reshape(groups, 16)[:, lane] == weight.mins[n]).all()
+            assert (
+                arena[begin : begin + groups * 32].view(np.float16).reshape(groups, 16)[:, lane] == weight.mins[n]
+            ).all()
 
 
 @pytest.mark.parametrize("form", FORMS)
