@@ -109,7 +109,8 @@ class SafetensorsWriter:
             "shape": list(data.shape),
             "data_offsets": [self._offset, end],
         }
-        data.tofile(self._file) if data.nbytes else None
+        # not tofile: that hides why a write failed
+        self._file.write(data.reshape(-1).view(np.uint8))
         self._offset = end
 
     def __enter__(self) -> "SafetensorsWriter":

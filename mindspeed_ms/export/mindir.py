@@ -109,7 +109,7 @@ def _only_known_fields(message: Message) -> None:
 
 
 def _value(attribute: pb.AttributeProto) -> Any:
-    """An attribute as a Python value; lists become lists. Each kind of value has one place, and no other may be used."""
+    """An attribute as a Python value, lists as lists. Each kind has one place, and no other may be used."""
     kind = pb.AttributeProto.AttributeType.Name(attribute.type)
     places = {field.name for field, _ in attribute.ListFields()} - {"name", "type"}
     if kind == "LIST" and places <= {"values"}:

@@ -1,4 +1,4 @@
-"""Shared by the bundle tests: tiny models on disk, one exported bundle to copy and damage, a cache of the tests' own."""
+"""Shared by the bundle tests: tiny models on disk, one bundle to copy and damage, a cache of the tests' own."""
 
 import shutil
 import sys

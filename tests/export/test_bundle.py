@@ -1,4 +1,4 @@
-"""A bundle holds all a service needs: it travels, it computes what the model computes, one compiled graph does it all."""
+"""A bundle holds all a service needs: it travels, it computes what the model does, one compiled graph runs all."""
 
 import json
 import shutil
