@@ -1,4 +1,4 @@
-"""Quantizing writes a directory that is complete or absent, says what it cost, and costs nothing where nothing changes."""
+"""Quantizing writes a directory that is complete or absent, says what it cost, and loses nothing where it need not."""
 
 import errno
 import json
