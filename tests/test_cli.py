@@ -1,6 +1,7 @@
 """The command line: its table of contents, its exit statuses, and the one line that explains a mistake."""
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -8,11 +9,14 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from mindspeed_ms.cli import conversation
+from mindspeed_ms.cli.interrupt import Terminated
 from mindspeed_ms.cli.main import _COMMANDS
-from mindspeed_ms.errors import WeightsError
+from mindspeed_ms.errors import RequestError, WeightsError
 from mindspeed_ms.weights import pull as pulling
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -162,3 +166,65 @@ def test_pull_into_a_place_that_cannot_be_written(tiny, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(WeightsError, match="cannot be written"):
         pulling.pull("tiny", tmp_path / "file" / "models")
+
+
+class Parrot:
+    """Answers with the last message; 'stop' is a Ctrl-C during the answer, 'long' a refused request."""
+
+    def __init__(self):
+        self.asked = []
+
+    def chat_stream(self, messages, params=None):
+        self.asked.append([message["content"] for message in messages])
+        yield SimpleNamespace(text=messages[-1]["content"], output=None)
+        if messages[-1]["content"] == "stop":
+            raise KeyboardInterrupt
+        if messages[-1]["content"] == "long":
+            raise RequestError("the conversation is longer than the context")
+        output = SimpleNamespace(finish_reason="stop", completion_tokens=1)
+        yield SimpleNamespace(text="!", output=output)
+
+
+def converse(monkeypatch, said):
+    parrot = Parrot()
+    monkeypatch.setattr(sys, "stdin", io.StringIO(said))
+    conversation.converse(parrot, None)
+    return parrot.asked
+
+
+def test_an_answer_that_is_stopped_or_fails_is_not_remembered(monkeypatch, capsys):
+    asked = converse(monkeypatch, "one\nstop\nlong\ntwo\n")
+    assert asked[-1] == ["one", "one!", "two"]
+    out, error = capsys.readouterr()
+    assert out == "one!\nstoplongtwo!\n"
+    assert "stopped; not remembered" in error and "longer than the context" in error
+
+
+def test_ctrl_c_at_the_prompt_is_a_new_line_and_sigterm_the_end(monkeypatch):
+    lines = iter([KeyboardInterrupt, "one", Terminated])
+
+    def typed(_):
+        line = next(lines)
+        if isinstance(line, type):
+            raise line
+        return line
+
+    monkeypatch.setattr("builtins.input", typed)
+    parrot = Parrot()
+    with pytest.raises(Terminated):
+        conversation.converse(parrot, None)
+    assert parrot.asked == [["one"]]
+
+
+def test_a_command_that_is_interrupted_exits_130():
+    code = (
+        "import sys, os, signal\n"
+        "from mindspeed_ms.cli.main import main\n"
+        "import mindspeed_ms.weights.pull as pulling\n"
+        # What MindSpore's handler makes of a Ctrl-C: a SIGTERM to its own process.
+        "pulling.pull = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "sys.argv[1:] = ['pull', 'smollm2']\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (130, "interrupted\n", "")

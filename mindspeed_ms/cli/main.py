@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from mindspeed_ms import __version__
+from mindspeed_ms.cli.interrupt import catch_terminate
 from mindspeed_ms.errors import MindSpeedError
 
 # Name, module and panel, in the order of a model's life. A module is imported when its command is run or listed.
@@ -36,6 +37,13 @@ class _Commands(TyperGroup):
         command.rich_help_panel = panel
         return command
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            raise typer.Exit(130) from None
+
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -62,6 +70,7 @@ def main() -> None:
     # Accepted after the command as well, where one adds it when a command has failed.
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    catch_terminate()
     try:
         app(args=arguments, prog_name="mindspeed-ms")
     except BrokenPipeError:
@@ -73,9 +82,6 @@ def main() -> None:
             raise
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
 
 
 if __name__ == "__main__":
