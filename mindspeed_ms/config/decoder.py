@@ -66,7 +66,8 @@ class DecoderSpec(Config):
             raise ValueError(f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
         factors = self.rope_scaling.factors if self.rope_scaling else None
         if factors is not None and len(factors) != self.head_dim // 2:
-            raise ValueError(f"rope_scaling.factors has {len(factors)} numbers, expected head_dim / 2 = {self.head_dim // 2}")
+            wanted = self.head_dim // 2
+            raise ValueError(f"rope_scaling.factors has {len(factors)} numbers, expected head_dim / 2 = {wanted}")
         return self
 
     def inv_freq(self) -> np.ndarray:

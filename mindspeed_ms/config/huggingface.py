@@ -33,8 +33,8 @@ def read_config(cls: type[Dataclass], config: Mapping[str, Any], where: str) -> 
         if value is not None and value not in neutral:
             wanted = " or ".join(map(repr, neutral)) if neutral else "none"
             raise ConfigError(f"{where}: {key} {value!r} is not supported, expected {wanted}")
-    layer_types = config.get("layer_types")
-    if layer_types is not None and (not isinstance(layer_types, list) or set(map(str, layer_types)) - {"full_attention"}):
+    layer_types = config.get("layer_types") or ["full_attention"]
+    if not isinstance(layer_types, list) or any(kind != "full_attention" for kind in layer_types):
         raise ConfigError(f"{where}: layer_types holds other layers than 'full_attention', which are not supported")
     names = {field.name for field in fields(cls)}  # type: ignore[arg-type]
     known = {key: value for key, value in config.items() if key in names and value is not None}
@@ -59,8 +59,9 @@ def rope_scaling(config: Mapping[str, Any] | None, where: str = "config.json") -
     kind = config.get("rope_type", config.get("type", "default"))
     if kind not in ("default", "linear", "llama3"):
         raise ConfigError(f"{where}: rope_scaling type {kind!r} is not supported, expected default, linear or llama3")
-    if config.get("partial_rotary_factor") not in (None, 1, 1.0):
-        raise ConfigError(f"{where}: partial_rotary_factor {config['partial_rotary_factor']!r} is not supported, expected 1")
+    part = config.get("partial_rotary_factor")
+    if part not in (None, 1, 1.0):
+        raise ConfigError(f"{where}: partial_rotary_factor {part!r} is not supported, expected 1")
     if kind == "default":
         return None
     wanted = ["factor"]

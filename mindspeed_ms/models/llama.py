@@ -1,6 +1,6 @@
 """Llama (Touvron et al., 2023; Llama 3, 2024). Parameters are named as in Hugging Face.
 
-Shapes: B batch, T tokens, H hidden, Q query heads, K key/value heads, D head size, V vocabulary.
+Shapes: B batch, T tokens, H hidden, D head size, V vocabulary.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
-"""Qwen2 and Qwen2.5 (Yang et al., 2024): a Llama with biases on queries, keys and values. Parameters are named as in Hugging Face.
+"""Qwen2 and Qwen2.5 (Yang et al., 2024): a Llama with biases on queries, keys and values.
 
-Shapes: B batch, T tokens, H hidden, Q query heads, K key/value heads, D head size, V vocabulary.
+Parameters are named as in Hugging Face. Shapes: B batch, T tokens, H hidden, D head size, V vocabulary.
 """
 
 from collections.abc import Mapping

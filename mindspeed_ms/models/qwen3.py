@@ -1,6 +1,6 @@
-"""Qwen3 (Yang et al., 2025): a Llama whose queries and keys are normalised head by head. Parameters are named as in Hugging Face.
+"""Qwen3 (Yang et al., 2025): a Llama whose queries and keys are normalised head by head.
 
-Shapes: B batch, T tokens, H hidden, Q query heads, K key/value heads, D head size, V vocabulary.
+Parameters are named as in Hugging Face. Shapes: B batch, T tokens, H hidden, D head size, V vocabulary.
 """
 
 from collections.abc import Mapping

@@ -27,7 +27,7 @@ _LLAMA3_RULES = ("llama3", "llama-v3", "llama-bpe", "falcon3")  # whole words of
 
 
 def byte_level(metadata: dict[str, Any], tokens: list[str], where: str) -> tuple[Tokenizer, bool]:
-    """Build the tokenizer of a "gpt2" vocabulary, and whether text starts with bos by default; raises TokenizerError."""
+    """The tokenizer of a "gpt2" vocabulary, and whether text starts with bos by default; raises TokenizerError."""
     rule = metadata.get("tokenizer.ggml.pre", "default")
     if rule not in _SPLITS:
         raise TokenizerError(f"{where}: pre-tokenizer {rule!r} is not supported, expected one of {', '.join(_SPLITS)}")
@@ -56,5 +56,5 @@ def bpe(where: str, **options: Any) -> Tokenizer:
     """A BPE tokenizer; raises TokenizerError when merges and vocabulary contradict each other."""
     try:
         return Tokenizer(models.BPE(**options))
-    except Exception as error:  # the library raises bare Exception
+    except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
         raise TokenizerError(f"{where}: vocabulary and merges make no tokenizer ({str(error)[:120]})") from None

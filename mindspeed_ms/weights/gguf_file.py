@@ -1,4 +1,4 @@
-"""A GGUF file of a Llama, Qwen2 or Qwen3 model: llama.cpp's names and layouts turned into Hugging Face's, losslessly."""
+"""A GGUF file of a Llama, Qwen2 or Qwen3: llama.cpp's names and layouts turned into Hugging Face's, losslessly."""
 
 import re
 from functools import cached_property
@@ -65,7 +65,9 @@ class GGUFSource(ModelSource):
                     f"expected one of {', '.join(_TYPES)}"
                 )
             if tensor.type in _BLOCKS and len(tensor.shape) != 2:
-                raise WeightsError(f"{path}: tensor {name!r} of type {tensor.type.name} is no matrix: {list(tensor.shape)}")
+                raise WeightsError(
+                    f"{path}: tensor {name!r} is {tensor.type.name} {list(tensor.shape)}, expected a matrix"
+                )
         self.spec = self._spec(architecture, None if factors is None else self._float(factors))
         check_tensors(self.spec, {name: tensor.shape for name, tensor in self._tensors.items()}, str(path))
 
@@ -94,8 +96,9 @@ class GGUFSource(ModelSource):
             raise WeightsError(f"{self.path}: {architecture}.attention.head_count is {heads}, expected at least 1")
         head_dim = key("attention.key_length", int, hidden // heads)
         for name in ("attention.value_length", "rope.dimension_count"):
-            if key(name, int, head_dim) != head_dim:
-                raise WeightsError(f"{self.path}: {architecture}.{name} {key(name, int)} is not the head size {head_dim}")
+            size = key(name, int, head_dim)
+            if size != head_dim:
+                raise WeightsError(f"{self.path}: {architecture}.{name} {size} is not the head size {head_dim}")
         embedding = self._tensors.get("model.embed_tokens.weight")
         bias = {name.split(".", 3)[3] for name in self._tensors if name.endswith(".bias") and name.count(".") > 3}
         fields = {
@@ -131,7 +134,7 @@ class GGUFSource(ModelSource):
             if isinstance(value, (str, list, np.ndarray)) or value != neutral:
                 raise WeightsError(f"{self.path}: {architecture}.{name} {str(value)[:60]} is not supported")
 
-    def _key(self, name: str, kind: type, default: Any = None) -> Any:
+    def _key(self, name: str, kind: type[int] | type[float], default: Any = None) -> Any:
         name = f"{self.metadata['general.architecture']}.{name}"
         value = self.metadata.get(name, default)
         if value is None:
@@ -164,7 +167,7 @@ class GGUFSource(ModelSource):
         return widen_bfloat16(array) if tensor.type == GGMLQuantizationType.BF16 else array
 
     def _half_split_rows(self, name: str) -> np.ndarray | None:
-        """llama.cpp turns neighbouring pairs of rows, Hugging Face the two halves of a head: the rows to pick, or None."""
+        """llama.cpp rotates neighbouring rows, Hugging Face the halves of a head: the rows to pick, or None."""
         if self.spec.model_type != "llama" or not re.search(r"\.(q|k)_proj\.(weight|bias)$", name):
             return None
         rows = np.arange(self.shape(name)[0])

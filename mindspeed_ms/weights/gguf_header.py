@@ -84,7 +84,7 @@ class _Cursor:
 
 
 def read_header(data: mmap.mmap, where: str) -> GGUFHeader:
-    """Read metadata and the tensor table of a mapped GGUF file; raises WeightsError for anything that does not add up."""
+    """Read metadata and tensor table of a mapped GGUF file; raises WeightsError for what does not add up."""
     cursor = _Cursor(data, where)
     if data[:4] != b"GGUF":
         raise WeightsError(f"{where}: does not start with GGUF, expected a GGUF file")
@@ -147,7 +147,7 @@ def _tensors(cursor: _Cursor, count: int, alignment: Any) -> dict[str, GGUFTenso
     tensors, position = {}, 0
     for name, (kind, shape, offset, nbytes) in sorted(entries.items(), key=lambda item: item[1][2]):
         if offset < position:
-            raise WeightsError(f"{where}: tensor {name!r} at offset {offset} overlaps another, which ends at {position}")
+            raise WeightsError(f"{where}: tensor {name!r} at offset {offset} overlaps one that ends at {position}")
         position = offset + nbytes
         if begin + position > cursor.size:
             raise WeightsError(

@@ -15,7 +15,7 @@ from mindspeed_ms.weights.source import TokenizerFiles
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 # Tokens that end a turn, whatever the metadata says.
-_END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>")
+_END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>", "<|end|>")
 _KEY = "tokenizer.ggml."
 MAX_TEMPLATE_BYTES = 1 << 20
 MAX_TOKEN_LENGTH = 4096
@@ -42,7 +42,8 @@ def read_tokenizer(metadata: dict[str, Any], where: str) -> TokenizerFiles:
     )
     default = {"bos": None, "eos": None} if model == "gpt2" else {"bos": 1, "eos": 2}
     bos = _token_id(metadata, "bos", len(tokens), where, default["bos"])
-    eos = [_token_id(metadata, "eos", len(tokens), where, default["eos"]), _token_id(metadata, "eot", len(tokens), where)]
+    eos = _token_id(metadata, "eos", len(tokens), where, default["eos"])
+    eot = _token_id(metadata, "eot", len(tokens), where)
     ends = [index for index, token in enumerate(tokens) if token in _END_OF_TURN and types[index] == _CONTROL]
     add_bos = bool(metadata.get(_KEY + "add_bos_token", add_bos))
     if add_bos and bos is None:
@@ -54,7 +55,7 @@ def read_tokenizer(metadata: dict[str, Any], where: str) -> TokenizerFiles:
         tokenizer_json=tokenizer.to_str().encode("utf-8"),
         chat_template=template,
         bos_token_id=bos,
-        eos_token_ids=list(dict.fromkeys([index for index in eos if index is not None] + ends)),
+        eos_token_ids=list(dict.fromkeys([index for index in (eos, eot) if index is not None] + ends)),
         pad_token_id=_token_id(metadata, "padding", len(tokens), where),
         add_bos=add_bos,
     )

@@ -65,11 +65,10 @@ class HFSource(ModelSource):
         where = f"{self.path / 'config.json'}: quantization_config"
         method = scheme.get("quant_method") if isinstance(scheme, dict) else None
         if method != "mindspeed_ms":
-            raise WeightsError(f"{where}: quant_method {method!r} is not supported, expected 'mindspeed_ms' or plain weights")
-        if scheme.get("format_version") != FORMAT_VERSION:
-            raise WeightsError(
-                f"{where}: format_version {scheme.get('format_version')!r} is not {FORMAT_VERSION}; quantize the model again"
-            )
+            raise WeightsError(f"{where}: quant_method {method!r} is not supported, expected 'mindspeed_ms' or none")
+        version = scheme.get("format_version")
+        if version != FORMAT_VERSION:
+            raise WeightsError(f"{where}: format_version {version!r} is not {FORMAT_VERSION}; quantize the model again")
         self.kind, self.scheme = "quantized", scheme
 
     def _check(self) -> None:

@@ -62,7 +62,7 @@ def parse_tokenizer(content: bytes, where: str) -> Tokenizer:
     """Build the tokenizer from the bytes of a tokenizer.json; raises TokenizerError when it is none."""
     try:
         return Tokenizer.from_buffer(content)
-    except Exception as error:  # the library raises bare Exception
+    except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
         raise TokenizerError(f"{where}: is not a tokenizer ({str(error).splitlines()[0][:200]})") from None
 
 
@@ -81,7 +81,8 @@ def _chat_template(path: Path, settings: dict[str, Any]) -> str | None:
         default = [item for item in named if item.get("name") == "default"] or named
         template = default[0].get("template") if default else None
     if template is not None and not isinstance(template, str):
-        raise TokenizerError(f"{path / 'tokenizer_config.json'}: chat_template is a {type(template).__name__}, expected text")
+        kind = type(template).__name__
+        raise TokenizerError(f"{path / 'tokenizer_config.json'}: chat_template is of type {kind}, expected text")
     return template
 
 

@@ -25,9 +25,10 @@ def read_json(path: Path, error: type[MindSpeedError] = WeightsError) -> dict[st
     """The object in the file; raises `error` when it is no JSON object."""
     try:
         content = json.loads(read_bytes(path, error).decode("utf-8"))
-    except (ValueError, RecursionError) as problem:
-        reason = f"line {problem.lineno}: {problem.msg}" if isinstance(problem, json.JSONDecodeError) else "not UTF-8 JSON"
-        raise error(f"{path}: is not valid JSON ({reason})") from None
+    except json.JSONDecodeError as problem:
+        raise error(f"{path}: is not valid JSON (line {problem.lineno}: {problem.msg})") from None
+    except (ValueError, RecursionError):
+        raise error(f"{path}: is not valid JSON (not UTF-8, or nested too deep)") from None
     if not isinstance(content, dict):
         raise error(f"{path}: holds a {type(content).__name__}, expected a JSON object")
     return content

@@ -23,8 +23,9 @@ def load_model(source: ModelSource | str | Path) -> nn.Cell:
     model = build_model(source.spec)
     parameters: dict[str, Parameter] = dict(model.parameters_and_names())
     names = source.names()
-    if set(parameters) != set(names):
-        raise WeightsError(f"{source.path}: the network and the file disagree on {sorted(set(parameters) ^ set(names))[0]!r}")
+    disputed = sorted(set(parameters) ^ set(names))
+    if disputed:
+        raise WeightsError(f"{source.path}: the network and the file disagree on {disputed[0]!r}")
     for name in names:  # one tensor at a time: never two copies of the model
         value = source.get(name)
         array = value.dequantize() if isinstance(value, QuantTensor) else value

@@ -79,7 +79,7 @@ def _read_header(data: mmap.mmap, where: str) -> dict[str, tuple[str, tuple[int,
     size = len(data)
     length = int.from_bytes(data[:8], "little")
     if size < 8 or length > min(size - 8, MAX_HEADER):
-        raise WeightsError(f"{where}: header length {length} does not fit a file of {size} bytes; truncated or no safetensors")
+        raise WeightsError(f"{where}: header length {length} in a file of {size} bytes; truncated or no safetensors")
     try:
         header = json.loads(data[8 : 8 + length].decode("utf-8"), object_pairs_hook=_no_duplicates)
     except (ValueError, RecursionError):  # ValueError covers bad JSON, bad UTF-8, duplicates and absurd integers
@@ -114,7 +114,7 @@ def _entry(name: str, entry: Any, room: int, where: str) -> tuple[str, tuple[int
     if not _sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise WeightsError(f"{where}: data_offsets {str(offsets)[:100]} is not [start, stop]")
     if offsets[1] > room:
-        raise WeightsError(f"{where}: ends at byte {offsets[1]} of {room} in the file; it is truncated, download it again")
+        raise WeightsError(f"{where}: ends at byte {offsets[1]} of {room}; the file is truncated, download it again")
     expected = math.prod(shape) * _DTYPES[dtype].itemsize
     if offsets[1] - offsets[0] != expected:
         raise WeightsError(f"{where}: {offsets[1] - offsets[0]} bytes, but {dtype} {shape} takes {expected}")

@@ -68,7 +68,9 @@ class ModelSource(ABC):
         return self.spec.parameter_shapes()
 
 
-def check_tensors(spec: DecoderSpec, found: Mapping[str, tuple[int, ...]], where: str, ignored: Iterable[str] = ()) -> None:
+def check_tensors(
+    spec: DecoderSpec, found: Mapping[str, tuple[int, ...]], where: str, ignored: Iterable[str] = ()
+) -> None:
     """Compare the tensors of a file with those the configuration asks for.
 
     Raises WeightsError naming the first tensor that is missing, misshapen or not part of the architecture.

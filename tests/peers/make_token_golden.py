@@ -39,7 +39,8 @@ def sentencepiece(tokens):
     pieces = [token.replace("Ġ", "▁") for token in tokens[17:]]
     pieces = list(dict.fromkeys(p for p in pieces if p.replace("▁", "").isascii()))
     head = ["<unk>", "<s>", "</s>", *(f"<0x{value:02X}>" for value in range(256))]
-    return head + pieces, [2, 3, 3] + [6] * 256 + [1] * len(pieces), [0.0] * 259 + [-float(i) for i in range(len(pieces))]
+    scores = [0.0] * 259 + [-float(i) for i in range(len(pieces))]
+    return head + pieces, [2, 3, 3] + [6] * 256 + [1] * len(pieces), scores
 
 
 def write(path, tokens, types, *, rule="default", merges=None, scores=None):

@@ -50,7 +50,9 @@ def peer(family, changes):
     theta = options.get("rope_parameters")
     if theta and not hasattr(transformers.LlamaConfig(), "rope_parameters"):  # before transformers 5
         options["rope_theta"] = theta["rope_theta"]
-        options["rope_scaling"] = {key: value for key, value in options.pop("rope_parameters").items() if key != "rope_theta"}
+        options["rope_scaling"] = {
+            key: value for key, value in options.pop("rope_parameters").items() if key != "rope_theta"
+        }
         if options["rope_scaling"]["rope_type"] == "default":
             del options["rope_scaling"]
     config = getattr(transformers, f"{family}Config")(**options)

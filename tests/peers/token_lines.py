@@ -2,12 +2,28 @@
 
 import random
 
-_COMMON = "的一是不了人我在有他这为之大来以个中上们到说国和地也子时道出而要于就下得可你年生自会那后能对着事其里所去行过家"
+_COMMON = (
+    "的一是不了人我在有他这为之大来以个中上们到说国和地也子时道出而要于就下得可你年生自会那后能对着事其里所去行过家"
+)
 _PUNCTUATION = "，。！？；：“”‘’（）《》、…—～·"
 _EMOJI = ["😀", "👍🏽", "👨‍👩‍👧‍👦", "🇨🇳", "❤️", "☕", "🏳️‍🌈", "1️⃣", "🤷🏻‍♀️", "✅", "🦄", "𝕏"]
 _SPACES = [
     *[" ", "  ", "   ", "\t", "\n", "\r\n", "\r", "\u00a0", "\u3000", "\u2003", "\u200b", "\u2028", "\u0085", "\x0b"],
-    *["\x0c", "\u202f", "\ufeff", " \n", "\n\n", "\n \n", "\t\t", "    ", "        ", "\u180e", "\x1c", "\x1f", "\u2060"],
+    *[
+        "\x0c",
+        "\u202f",
+        "\ufeff",
+        " \n",
+        "\n\n",
+        "\n \n",
+        "\t\t",
+        "    ",
+        "        ",
+        "\u180e",
+        "\x1c",
+        "\x1f",
+        "\u2060",
+    ],
 ]
 _CONTROL = [chr(c) for c in (*range(32), 127, *range(0x80, 0xA0))]
 _CODE = [
@@ -28,10 +44,14 @@ _CODE = [
     "    \tmixed indent\n\t  more",
 ]
 _WORDS = (
-    "don't I'LL we've It's they'RE 's 'S ''t rock'n'roll naïve café Straße ﬁn Ελλάδα привет мир שלום مرحبا नमस्ते ไทย "
-    "한국어 日本語のテキスト ß İstanbul ı ǅ ª º ² ½ Ⅷ ① ٣ ४ ๕ 〇 五 1 12 123 1234 12345678 3.14 1,000,000 1e-10 0x1F v2.0.1 "
-    "a1b2 ſ K 'ſ <|im_start|> <|im_end|> <|endoftext|> <|im_ |> _ __init__ - -- ... … !!! ?! @user #tag €5 £ ¥100 ± × ÷ "
-    "← → ∑ √∞ e\u0301 a\u0308\u0301 \u0301 \u093f \u200d ☃ \ufffd \ue000 \U000f0000 \u0378 \U0001fae0 𠀀 𒀀 𝟘𝟙 \u1e9e Ꙁ ꟿ"
+    "don't I'LL we've It's they'RE 's 'S ''t rock'n'roll naïve café Straße ﬁn Ελλάδα привет мир "
+    "שלום مرحبا नमस्ते ไทย "
+    "한국어 日本語のテキスト "
+    "ß İstanbul ı ǅ ª º ² ½ Ⅷ ① ٣ ४ ๕ 〇 五 1 12 123 1234 12345678 3.14 1,000,000 1e-10 0x1F v2.0.1 "
+    "a1b2 ſ K 'ſ <|im_start|> <|im_end|> <|endoftext|> <|im_ |> _ __init__ - -- ... … !!! ?! "
+    "@user #tag €5 £ ¥100 ± × ÷ "
+    "← → ∑ √∞ e\u0301 a\u0308\u0301 \u0301 \u093f "
+    "\u200d ☃ \ufffd \ue000 \U000f0000 \u0378 \U0001fae0 𠀀 𒀀 𝟘𝟙 \u1e9e Ꙁ ꟿ"
 ).split(" ")
 _ENGLISH = (
     "the of and to in is that it was for on are as with his they at be this from or had by hot but some what there we "
@@ -42,7 +62,7 @@ _ENGLISH = (
 
 
 def lines(count, seed=7):
-    """`count` lines, the same for the same seed. Code points of Unicode 16 are left out: tables of both sides differ."""
+    """`count` lines, the same for the same seed; no code points of Unicode 16, on which the tables of peers differ."""
     rng = random.Random(seed)
     han = [chr(c) for c in range(0x4E00, 0x9FA5)]
 

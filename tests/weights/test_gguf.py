@@ -114,14 +114,14 @@ def refused(path, message):
 
 
 def test_unsupported_architecture_is_named(gguf_file):
-    refused(gguf_file(model_type="gemma3"), "architecture 'gemma3' is not supported, expected one of llama, qwen2, qwen3")
+    refused(gguf_file(model_type="gemma3"), "architecture 'gemma3' is not supported, expected one of llama")
 
 
 def test_unsupported_tensor_type_is_named(gguf_file):
     def extra(writer):
         writer.add_tensor("blk.0.ffn_up.bias", np.zeros((1, 144), np.uint8), raw_dtype=Q.Q4_K)
 
-    refused(gguf_file("q4k.gguf", extra=extra), "has type Q4_K, which is not supported, expected one of F32, F16, BF16, Q4_0")
+    refused(gguf_file("q4k.gguf", extra=extra), "has type Q4_K, which is not supported, expected one of F32, F16")
 
 
 @pytest.mark.parametrize(
@@ -137,9 +137,8 @@ def test_variants_with_another_computation_are_refused(gguf_file, key, value, me
 
 
 def test_yarn_is_refused(gguf_file):
-    refused(
-        gguf_file(extra=lambda writer: writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)), "'yarn' is not supported"
-    )
+    yarn = gguf.RopeScalingType.YARN
+    refused(gguf_file(extra=lambda writer: writer.add_rope_scaling_type(yarn)), "'yarn' is not supported")
 
 
 def test_part_of_a_split_model_is_refused(gguf_file):
@@ -148,7 +147,8 @@ def test_part_of_a_split_model_is_refused(gguf_file):
 
 def test_head_counts_a_layer_are_refused(gguf_file, monkeypatch):
     monkeypatch.setattr("weights_files.permute", lambda weight, heads: weight)
-    refused(gguf_file(num_key_value_heads=[2, 1], weights=random_weights(CONFIG)), "head_count_kv' is .*expected one int")
+    path = gguf_file(num_key_value_heads=[2, 1], weights=random_weights(CONFIG))
+    refused(path, "head_count_kv' is .*expected one int")
 
 
 @pytest.mark.parametrize(

@@ -86,9 +86,9 @@ def test_chat_template(hf_dir, files, expected):
         ({"tokenizer.json": "{}"}, "tokenizer.json: is not a tokenizer"),
         ({"tokenizer.json": "nonsense"}, "tokenizer.json: is not a tokenizer"),
         ({"tokenizer_config.json": "["}, "tokenizer_config.json: is not valid JSON"),
-        ({"tokenizer_config.json": {"chat_template": 3}}, "chat_template is a int, expected text"),
+        ({"tokenizer_config.json": {"chat_template": 3}}, "chat_template is of type int, expected text"),
         ({"tokenizer_config.json": {"add_bos_token": True}}, "add_bos_token is true, but there is no bos_token"),
-        ({"chat_template.jinja": "x" * (1 << 21)}, "chat_template.jinja: is 2097152 bytes long, expected at most 1048576"),
+        ({"chat_template.jinja": "x" * (1 << 21)}, "is 2097152 bytes long, expected at most 1048576"),
     ],
 )
 def test_bad_files_are_named(hf_dir, files, message):
@@ -100,5 +100,5 @@ def test_bad_files_are_named(hf_dir, files, message):
 def test_an_old_tokenizer_file_is_named(hf_dir):
     path = hf_dir(tokenizer=False)
     (path / "tokenizer.model").touch()
-    with pytest.raises(TokenizerError, match="tokenizer.model is not read, convert it with transformers' save_pretrained"):
+    with pytest.raises(TokenizerError, match="tokenizer.model is not read, convert it with transformers'"):
         tokenizer_of(path)
