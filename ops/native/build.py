@@ -152,6 +152,7 @@ def library() -> ctypes.CDLL:
         except OSError as error:
             raise BuildError(f"{path}: cannot be loaded ({error}); run `mindspeed-ms ops build --force`") from error
         lib.MsmsIsa.restype = ctypes.c_char_p
+        lib.MsmsSeconds.restype = ctypes.c_double
         if lib.MsmsAbi() != ABI:
             raise BuildError(f"{path}: kernel ABI {lib.MsmsAbi()}, expected {ABI}; run `mindspeed-ms ops build --force`")
         _loaded[path] = lib

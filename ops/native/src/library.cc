@@ -45,6 +45,8 @@ int MsmsSetIsa(const char *name) {
   return 0;
 }
 int MsmsThreads() { return msms::Pool::Get().threads(); }
+// Seconds spent inside kernels since the library was loaded, of all callers.
+double MsmsSeconds() { return msms::Pool::Get().Seconds(); }
 // Sets the number of threads; 0 means one for each core of the process.
 void MsmsSetThreads(int threads) { msms::Pool::Get().SetThreads(threads); }
 }

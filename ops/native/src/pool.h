@@ -2,6 +2,7 @@
 // machine a descheduled helper costs its share of speed, not a stall at every step.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -15,8 +16,23 @@ class Pool {
   int threads() const { return wanted_.load(); }
   // Number of threads from the next operator on; 0 means one for each core of the process.
   void SetThreads(int n);
-  // Held by an operator while it runs: one at a time uses the helpers and the scratch memory.
-  std::unique_lock<std::mutex> Lock() { return std::unique_lock<std::mutex>(mutex_); }
+  // Held by an operator while it runs: one at a time uses the helpers and the scratch memory. Its time is counted.
+  class Turn {
+   public:
+    explicit Turn(Pool &pool) : pool_(pool), lock_(pool.mutex_), start_(std::chrono::steady_clock::now()) {}
+    ~Turn() {
+      const auto spent = std::chrono::steady_clock::now() - start_;
+      pool_.nanoseconds_.fetch_add(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count(), std::memory_order_relaxed);
+    }
+
+   private:
+    Pool &pool_;
+    std::unique_lock<std::mutex> lock_;
+    std::chrono::steady_clock::time_point start_;
+  };
+  Turn Lock() { return Turn(*this); }
+  // Seconds spent inside operators since the library was loaded.
+  double Seconds() const { return static_cast<double>(nanoseconds_.load()) * 1e-9; }
   // Calls body(begin, end, thread) for pieces of [0, n) on the caller (thread 0) and the helpers; returns when all are done.
   template <class Body>
   void For(int64_t n, int64_t piece, const Body &body) {
@@ -60,6 +76,7 @@ class Pool {
   std::atomic<bool> stop_{false};
   std::mutex sleep_mutex_;
   std::condition_variable wake_;
+  std::atomic<int64_t> nanoseconds_{0};
   uint8_t *scratch_ = nullptr;
   size_t scratch_bytes_ = 0;
 };
