@@ -194,3 +194,11 @@ def test_quantized_blocks(isa, scheme, integer):
     found, expected = isa("MlpBlock", [x, layer.arena], layer.mlp_attrs()), layer.mlp(x)
     close(found, expected, bound)
     assert np.median(np.abs(found - expected)) < 1e-4
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["f32", "f16"])
+def test_paged_attention_over_a_long_context(isa, half):
+    rng = np.random.default_rng(9)
+    batch, q, k, v, keys, values, cache = paged_inputs(rng, [(5000, 1), (4999, 3)], 32, (3, 1), 64, half)
+    found = isa("PagedAttention", [4 * q, k, v, cache, *batch.index], {"layer": 1, "scale": 0.125})
+    close(found, oracle.paged_attention(batch, 4 * q, k, v, keys, values, 0.125, half))

@@ -1,5 +1,7 @@
 """A token's result is bit-identical whatever rows, sequences, chunks, blocks or threads surround it."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import ops_oracle as oracle
 import pytest
@@ -192,3 +194,14 @@ def test_a_row_that_is_not_finite_spoils_only_itself(isa, rng, scheme, integer, 
     found = attend(isa, layer, batch, spoilt, table, cache)
     same(found[:12], attention[:12])
     assert not np.isfinite(found[12]).any()
+
+
+def test_callers_on_several_threads_do_not_meet(native, rng):
+    layer = Layer(rng, 96, 130, 2, 1, 32, (4, 32, True), True)
+    inputs = [normal(rng, rows, 96) for rows in (1, 40, 3, 300)]
+    alone = [native("MlpBlock", [x, layer.arena], layer.mlp_attrs()) for x in inputs]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(10):
+            found = pool.map(lambda x: native("MlpBlock", [x, layer.arena], layer.mlp_attrs()), inputs)
+            for a, b in zip(found, alone, strict=True):
+                same(a, b)
