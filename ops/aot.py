@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import product
 from typing import TypeVar
 
@@ -10,7 +11,8 @@ import mindspore as ms
 from mindspore import ops
 from mindspore.ops import CustomRegOp, DataType
 
-from mindspeed_ms.errors import ConfigError
+from mindspeed_ms.errors import BuildError, ConfigError
+from mindspeed_ms.log import get_logger
 
 VARIABLE = "MINDSPEED_MS_KERNELS"
 _DTYPES = {
@@ -50,8 +52,25 @@ def kernels() -> str:
 
 
 def choose(native: Callable[[], Body], reference: Callable[[], Body]) -> Body:
-    """Build the body that `kernels()` names, and only that one."""
-    return native() if kernels() == "native" else reference()
+    """Build the body that `kernels()` names, and only that one.
+
+    Where the native kernels are only the default and cannot be built, the reference takes their place with one
+    notice; raises BuildError when the variable asks for them.
+    """
+    if kernels() == "reference":
+        return reference()
+    try:
+        return native()
+    except BuildError as error:
+        if os.environ.get(VARIABLE, "").strip():
+            raise
+        _notice(str(error))
+        return reference()
+
+
+@cache
+def _notice(reason: str) -> None:
+    get_logger(__name__).warning("operators take their slower reference bodies: %s", reason)
 
 
 def aot_op(

@@ -9,7 +9,7 @@ ms = pytest.importorskip("mindspore")
 from mindspore import ops  # noqa: E402
 from mindspore.ops import auto_generate  # noqa: E402
 
-from mindspeed_ms.errors import ConfigError  # noqa: E402
+from mindspeed_ms.errors import BuildError, ConfigError  # noqa: E402
 from mindspeed_ms.ops import (  # noqa: E402
     aot,
     attention,
@@ -75,6 +75,23 @@ def test_the_native_kernels_are_the_default_on_a_cpu(monkeypatch):
     assert aot.kernels() == "native"
     monkeypatch.setenv(aot.VARIABLE, "native")
     assert isinstance(swiglu.SwiGLU().body, ops.Custom)
+
+
+def test_without_a_compiler_the_reference_takes_over_with_one_notice(monkeypatch, caplog):
+    def library_path():
+        raise BuildError("no C++ compiler found")
+
+    monkeypatch.setattr("mindspeed_ms.ops.native.build.library_path", library_path)
+    monkeypatch.delenv(aot.VARIABLE, raising=False)
+    aot._notice.cache_clear()
+    for _ in range(2):
+        assert isinstance(swiglu.SwiGLU().body, swiglu.SwiGLUReference)
+    assert [record.getMessage() for record in caplog.records] == [
+        "operators take their slower reference bodies: no C++ compiler found"
+    ]
+    monkeypatch.setenv(aot.VARIABLE, "native")
+    with pytest.raises(BuildError, match="no C"):
+        swiglu.SwiGLU()
 
 
 def test_another_device_takes_the_reference_and_refuses_the_cpu_kernels(monkeypatch):
