@@ -1,7 +1,12 @@
 """Logits equal transformers' on PyTorch: random tiny models of every architecture, and SmolLM2 in float32."""
 
+import os
+import pydoc_data.topics
+from pathlib import Path
+
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -96,10 +101,47 @@ def test_shards_in_every_float_type(tmp_path, dtype):
     assert difference(model, tmp_path) <= 1e-4
 
 
-@pytest.mark.slow
-def test_smollm2_in_float32(smollm2):
+@pytest.fixture(scope="module")
+def smollm2_peer(smollm2):
     pytest.importorskip("accelerate")
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        str(smollm2.parent), gguf_file=smollm2.name, dtype=torch.float32
-    ).eval()
-    assert difference(model, smollm2, 200) <= 1e-3
+    options = {"gguf_file": smollm2.name, "dtype": torch.float32}
+    return transformers.AutoModelForCausalLM.from_pretrained(str(smollm2.parent), **options).eval()
+
+
+@pytest.mark.slow
+def test_smollm2_in_float32(smollm2, smollm2_peer):
+    assert difference(smollm2_peer, smollm2, 200) <= 1e-3
+
+
+@pytest.mark.slow
+def test_smollm2_perplexity_of_english(smollm2, smollm2_peer):
+    """Windows of 1,024 tokens; MINDSPEED_MS_PERPLEXITY_TOKENS=20000 is the full measure, which takes minutes."""
+    import mindspore as ms
+
+    from mindspeed_ms.weights import open_model
+    from mindspeed_ms.weights.load import load_model
+
+    source = open_model(smollm2)
+    tokenizer = Tokenizer.from_buffer(source.tokenizer.tokenizer_json)
+    text = os.environ.get("MINDSPEED_MS_ENGLISH")  # else the language reference that comes with Python
+    text = Path(text).read_text("utf-8") if text else "\n\n".join(pydoc_data.topics.topics.values())
+    count = int(os.environ.get("MINDSPEED_MS_PERPLEXITY_TOKENS", "1024"))
+    ids = np.array(tokenizer.encode(text[: 20 * count], add_special_tokens=False).ids[:count], np.int32)
+    assert len(ids) == count
+    model = load_model(source)
+    loss = {"ours": 0.0, "peer": 0.0}
+    for start in range(0, count, 1024):
+        window = ids[None, start : start + 1024]
+        loss["ours"] += nll(torch.from_numpy(model(ms.Tensor(window)).asnumpy()), window)
+        with torch.no_grad():
+            loss["peer"] += nll(smollm2_peer(torch.tensor(window, dtype=torch.long)).logits, window)
+    scored = count - -(-count // 1024)
+    ours, peer_ = (np.exp(total / scored) for total in loss.values())
+    print(f"perplexity of {count} tokens: ours {ours:.5f}, transformers {peer_:.5f}")
+    assert abs(ours / peer_ - 1) <= 1e-3
+
+
+def nll(logits, window):
+    """Summed negative log-likelihood of each token but the first, in float64."""
+    logs = logits[0, :-1].double().log_softmax(-1)
+    return -logs.gather(1, torch.tensor(window[0, 1:, None], dtype=torch.long)).sum().item()
