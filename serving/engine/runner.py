@@ -1,10 +1,12 @@
-"""The runner of CPU bundles: one compiled graph for every ragged batch, weights and cache handed in without a copy."""
+"""The runner of CPU bundles: ragged batches of any shape, nothing padded, weights and cache handed in uncopied."""
 
 import re
+from dataclasses import replace
 
 import mindspore as ms
 import numpy as np
 from mindspore import nn
+from mindspore.graph.api import _cell_graph_executor, _real_phase
 
 from mindspeed_ms.errors import BundleError, ConfigError, KernelError
 from mindspeed_ms.export.graph import dynamic_inputs
@@ -44,7 +46,13 @@ class RaggedRunner:
         # numpy's zeros are not touched yet, so blocks never used cost no memory
         self._kv = np.zeros(cache_shape(spec, self.num_blocks, self.block_size), bundle.kv_dtype)
         self._arena, self._cache = ms.Tensor.from_numpy(self._weights), ms.Tensor.from_numpy(self._kv)
-        self._graph = _load_graph(bundle)
+        self._table_width = min(self.num_blocks, -(-self.max_context // self.block_size))
+        # Inferring shapes costs a dynamic graph 0.5 ms a step. One sequence's next token, the shape where that
+        # counts, has a graph of its own; every other batch, whatever its shape, runs on the dynamic one.
+        general, single = _load_graphs(bundle, 2)
+        general.set_inputs(*dynamic_inputs(bundle.program))
+        first = self._tensors(_decode_one(self._table_width))
+        self._any, self._one = _Compiled(general, first), _Compiled(single, first)
 
     def step(self, batch: Batch) -> np.ndarray:
         """Writes the tokens' keys and values into the cache; returns the wanted rows' logits, float32 [R, V].
@@ -59,21 +67,44 @@ class RaggedRunner:
         return self._run(batch, batch.logit_rows)
 
     def _run(self, batch: Batch, rows: np.ndarray) -> np.ndarray:
-        inputs = [
-            ms.Tensor.from_numpy(np.ascontiguousarray(array, np.int32))
-            for array in (
-                batch.token_ids,
-                batch.positions,
-                batch.slot_mapping,
-                batch.seq_starts,
-                batch.block_tables,
-                rows,
-            )
-        ]
+        graph, tables = self._any, batch.block_tables
+        if len(batch.token_ids) == len(tables) == len(rows) == 1 and tables.shape[1] <= self._table_width:
+            graph, table = self._one, np.full((1, self._table_width), -1, np.int32)
+            table[:, : tables.shape[1]] = tables
+            batch = replace(batch, block_tables=table)
         try:
-            return self._graph(*inputs, self._arena, self._cache).asnumpy()
+            return graph(self._tensors(replace(batch, logit_rows=rows))).asnumpy()
         except RuntimeError as error:
             raise _kernel_error(error) from error
+
+    def _tensors(self, batch: Batch) -> tuple[ms.Tensor, ...]:
+        """The graph's inputs in its order; nothing is copied."""
+        arrays = (batch.token_ids, batch.positions, batch.slot_mapping)
+        arrays += (batch.seq_starts, batch.block_tables, batch.logit_rows)
+        small = (ms.Tensor.from_numpy(np.ascontiguousarray(array, np.int32)) for array in arrays)
+        return (*small, self._arena, self._cache)
+
+
+class _Compiled:
+    """A graph compiled, by running it once, for the shapes of `inputs` or for those it was set to."""
+
+    def __init__(self, graph: nn.GraphCell, inputs: tuple[ms.Tensor, ...]) -> None:
+        try:
+            graph(*inputs)
+        except RuntimeError as error:
+            raise _kernel_error(error) from error
+        self._graph, self._phase = graph, _real_phase(graph.phase, graph)
+
+    def __call__(self, inputs: tuple[ms.Tensor, ...]) -> ms.Tensor:
+        # The Cell's own call spends 0.3 ms on finding out, each time, that this graph is compiled.
+        return _cell_graph_executor._graph_executor(inputs, self._phase)
+
+
+def _decode_one(table_width: int) -> Batch:
+    """Token 0 at position 0 of block 0, which is rewritten before anyone reads it."""
+    zero, table = np.zeros(1, np.int32), np.full((1, table_width), -1, np.int32)
+    table[0, 0] = 0
+    return Batch(zero, zero, zero, np.array([0, 1], np.int32), table, zero)
 
 
 def _check_versions(bundle: Bundle) -> None:
@@ -84,10 +115,11 @@ def _check_versions(bundle: Bundle) -> None:
         )
 
 
-def _load_graph(bundle: Bundle) -> nn.GraphCell:
+def _load_graphs(bundle: Bundle, count: int) -> list[nn.GraphCell]:
+    """The bundle's graph, believed once and loaded `count` times, for each may be compiled for other shapes."""
     path = write_runnable(bundle.mindir, bundle.program, build.library_path(), bundle.mindir_path)
     try:
-        graph = nn.GraphCell(ms.load(str(path)))
+        return [nn.GraphCell(ms.load(str(path))) for _ in range(count)]
     except (RuntimeError, ValueError) as error:
         # MindSpore reads MINDIRs of other versions when it can; a version is a reason only once loading failed.
         raise BundleError(
@@ -96,9 +128,6 @@ def _load_graph(bundle: Bundle) -> nn.GraphCell:
         ) from error
     finally:
         path.unlink(missing_ok=True)
-    # Without this every new number of tokens, sequences, blocks or rows would compile the graph again.
-    graph.set_inputs(*dynamic_inputs(bundle.program))
-    return graph
 
 
 def _kernel_error(error: RuntimeError) -> KernelError:
