@@ -17,6 +17,9 @@ def open_model(path: str | Path) -> "ModelSource":
     path = Path(path)
     try:
         if path.is_dir():
+            inside = sorted(path.glob("*.gguf"))
+            if inside and not (path / "config.json").exists():
+                raise WeightsError(f"{path}: has no config.json; give the file itself: {inside[0].name}")
             from mindspeed_ms.weights.hf import HFSource
 
             return HFSource(path)

@@ -73,7 +73,7 @@ class HFSource(ModelSource):
 
     def _check(self) -> None:
         """Fold the parts of quantized matrices into one name each, then compare names and shapes with the spec."""
-        found = {name: file.shapes()[name] for name, file in self._files.items()}
+        found = {name: file.tensors[name][1] for name, file in self._files.items()}
         wanted = self.spec.parameter_shapes()
         self._quantized: set[str] = set()
         if self.kind == "quantized":

@@ -40,9 +40,6 @@ class SafetensorsFile:
         self._map = map_file(path)
         self.tensors = _read_header(self._map, str(path))
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: entry[1] for name, entry in self.tensors.items()}
-
     def dtype(self, name: str) -> str:
         return self.tensors[name][0]
 

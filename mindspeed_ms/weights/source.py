@@ -85,7 +85,8 @@ def check_tensors(
             raise WeightsError(
                 f"{where}: tensor {name!r} has shape {list(found[name])}, but the configuration makes it {list(shape)}"
             )
-    unknown = [name for name in found if name not in wanted and name not in set(ignored)]
+    known = {*wanted, *ignored}
+    unknown = [name for name in found if name not in known]
     if unknown:
         raise WeightsError(
             f"{where}: tensor {unknown[0]!r} is not part of a {spec.model_type} model with this configuration; "

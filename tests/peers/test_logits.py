@@ -53,7 +53,7 @@ def peer(family, changes):
     """A random model with logits of a trained one's size: a few units apart."""
     options = {key: value for key, value in {**TINY, **changes}.items() if value is not None}
     theta = options.get("rope_parameters")
-    if theta and not hasattr(transformers.LlamaConfig(), "rope_parameters"):  # before transformers 5
+    if theta and int(transformers.__version__.split(".")[0]) < 5:
         options["rope_theta"] = theta["rope_theta"]
         options["rope_scaling"] = {
             key: value for key, value in options.pop("rope_parameters").items() if key != "rope_theta"

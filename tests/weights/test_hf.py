@@ -94,6 +94,8 @@ def test_not_a_model_file(tmp_path):
 
 def test_empty_directory(tmp_path):
     refused(tmp_path, "config.json: no such file")
+    (tmp_path / "model.gguf").touch()
+    refused(tmp_path, "has no config.json; give the file itself: model.gguf")
 
 
 @pytest.mark.parametrize(
