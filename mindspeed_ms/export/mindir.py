@@ -6,7 +6,7 @@ and the few primitives that order side effects. All else is refused.
 """
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def verified(data: bytes, program: Program, where: object) -> pb.ModelProto:
         if not model.little_endian:
             raise _Difference("numbers are big-endian, expected little-endian")
         _Check(model, program, PLACEHOLDER).run()
-    except _Difference as error:
+    except (_Difference, UnicodeDecodeError) as error:
         raise BundleError(f"{where}: {error}; {_REMEDY}") from None
     return model
 
@@ -103,9 +103,12 @@ def _only_known_fields(message: Message) -> None:
     for field, value in message.ListFields():
         if field.name not in allowed:
             raise _Difference(f"{kind} has the field {field.name}, expected it absent")
+        parts = value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]
         if field.message_type is not None:
-            for part in [value] if isinstance(value, Message) else value:
+            for part in parts:
                 _only_known_fields(part)
+        elif field.type == field.TYPE_STRING and not all(isinstance(part, str) for part in parts):
+            raise _Difference(f"{kind}.{field.name} is not UTF-8")  # protobuf hands such bytes over as they are
 
 
 def _value(attribute: pb.AttributeProto) -> Any:

@@ -1,6 +1,7 @@
 """A bundle holds all a service needs: it travels, it computes what the model does, no batch compiles anything."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from mindspeed_ms.compress.quantize import quantize_model
 from mindspeed_ms.errors import KernelError, WeightsError
 from mindspeed_ms.export.bundle import export_bundle, open_bundle, refresh_bundle
 from mindspeed_ms.export.cache import bundle_for
+from mindspeed_ms.paths import cache_dir
 from mindspeed_ms.serving.engine.batch import Batch, Chunk, make_batch
 from mindspeed_ms.serving.engine.runner import RaggedRunner
 from mindspeed_ms.weights import open_model
@@ -179,6 +181,25 @@ def test_any_model_becomes_a_bundle_once(models, own_cache):
     third = bundle_for(models())  # exported again
     assert third.info.files["weights.safetensors"] == first.info.files["weights.safetensors"]
     assert bundle_for(first.path).path == first.path  # a bundle is opened where it is
+
+
+def test_a_cache_that_cannot_be_written_exports_elsewhere_with_a_notice(models, own_cache, monkeypatch):
+    own_cache.write_text("in the way of a folder")
+    with pytest.warns(UserWarning, match="cannot keep the exported model here.*MINDSPEED_MS_CACHE"):
+        found = bundle_for(models())
+    assert own_cache not in found.path.parents and found.spec == open_model(models()).spec
+
+
+def test_two_processes_export_one_bundle(models, tmp_path):
+    code = "import sys; from mindspeed_ms.export.cache import bundle_for; print(bundle_for(sys.argv[1]).path)"
+    environment = {**os.environ, "MINDSPEED_MS_CACHE": str(cache_dir())}
+    model = shutil.copytree(models(), tmp_path / "model")
+    command = [sys.executable, "-c", code, str(model)]
+    running = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    paths = {process.communicate(timeout=120)[0].strip() for process in running}
+    (path,) = paths
+    assert open_bundle(path).info.source["name"] == "model"
+    shutil.rmtree(path)
 
 
 def test_an_existing_place_is_not_overwritten(bundle, models):

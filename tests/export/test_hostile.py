@@ -11,6 +11,7 @@ import pytest
 from mindspeed_ms.errors import BuildError, BundleError
 from mindspeed_ms.export.files import describe_file
 from mindspeed_ms.export.reader import open_bundle
+from mindspeed_ms.export.schema import parse_info
 from mindspeed_ms.serving.engine.batch import Chunk, make_batch
 from mindspeed_ms.serving.engine.runner import RaggedRunner
 
@@ -96,6 +97,19 @@ def test_links_and_pipes_are_refused(bundle, tmp_path, name):
 def test_json_that_is_none_or_a_bomb_is_refused(bundle, text):
     (bundle / "bundle.json").write_bytes(text.encode("latin-1"))
     refused(bundle, "not valid JSON|expected 1")
+
+
+def test_no_change_of_a_few_bytes_breaks_the_reader(exported):
+    """Each is either refused in one sentence or changes nothing that matters."""
+    good, random = (exported / "bundle.json").read_bytes(), np.random.default_rng(0)
+    for _ in range(300):
+        data = bytearray(good)
+        for place in random.integers(0, len(data), random.integers(1, 4)):
+            data[place] = random.integers(256)
+        try:
+            parse_info(bytes(data), exported)
+        except BundleError as error:
+            assert "\n" not in str(error)
 
 
 def test_a_huge_description_is_not_read(bundle):

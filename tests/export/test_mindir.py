@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from mindspore.train import mind_ir_pb2 as pb
 
@@ -178,6 +179,21 @@ def test_what_we_never_write_is_refused(opened):
 def test_bytes_that_are_no_graph_are_refused(opened, data):
     with pytest.raises(BundleError, match="--refresh"):
         verified(data, opened.program, "graph.mindir")
+
+
+def test_no_change_of_a_few_bytes_breaks_the_check(opened):
+    """Each is refused in one sentence, but for names nobody reads."""
+    random, accepted = np.random.default_rng(0), 0
+    for _ in range(150):
+        data = bytearray(opened.mindir)
+        for place in random.integers(0, len(data), random.integers(1, 4)):
+            data[place] = random.integers(256)
+        try:
+            verified(bytes(data), opened.program, "graph.mindir")
+            accepted += 1
+        except BundleError as error:
+            assert "\n" not in str(error)
+    assert accepted < 15
 
 
 def test_no_cut_of_a_graph_is_accepted(opened):
