@@ -39,7 +39,7 @@ def parse_model(data: bytes, where: object) -> pb.ModelProto:
     model = pb.ModelProto()
     try:
         model.ParseFromString(data)
-    except DecodeError:
+    except (DecodeError, ValueError):  # ValueError: text that is no UTF-8
         raise BundleError(f"{where}: is no MINDIR; {_REMEDY}") from None
     return model
 
