@@ -10,7 +10,7 @@ from gguf import GGMLQuantizationType
 
 from mindspeed_ms.config.decoder import DecoderSpec
 from mindspeed_ms.errors import ConfigError, WeightsError
-from mindspeed_ms.ops.native.quant import QuantTensor, pack_nibbles
+from mindspeed_ms.ops.native.quant import QuantTensor
 from mindspeed_ms.weights.gguf_header import GGUFTensor, read_header
 from mindspeed_ms.weights.gguf_tokenizer import read_tokenizer
 from mindspeed_ms.weights.safetensors_file import map_file, widen_bfloat16
@@ -184,9 +184,11 @@ class GGUFSource(ModelSource):
         scales = np.ascontiguousarray(blocks["d"])
         if tensor.type == GGMLQuantizationType.Q8_0:
             return QuantTensor(blocks["q"].reshape(count, columns), scales, None, 8, 32, (count, columns))
-        codes = np.concatenate((blocks["q"] & 15, blocks["q"] >> 4), axis=-1).reshape(count, columns)
+        # A byte holds elements j and j + 16 of its block there, 2j and 2j + 1 here.
+        even, odd = blocks["q"][..., 0::2], blocks["q"][..., 1::2]
+        packed = np.concatenate(((even & 15) | (odd << 4), (even >> 4) | (odd & 240)), axis=-1)
         mins = np.ascontiguousarray(blocks["m"]) if tensor.type == GGMLQuantizationType.Q4_1 else None
-        return QuantTensor(pack_nibbles(codes), scales, mins, 4, 32, (count, columns))
+        return QuantTensor(packed.reshape(count, columns // 2), scales, mins, 4, 32, (count, columns))
 
 
 def _hf_name(name: str) -> str:

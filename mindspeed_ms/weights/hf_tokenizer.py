@@ -61,7 +61,9 @@ def read_tokenizer(path: Path, config: dict[str, Any]) -> TokenizerFiles:
 def parse_tokenizer(content: bytes, where: str) -> Tokenizer:
     """Build the tokenizer from the bytes of a tokenizer.json; raises TokenizerError when it is none."""
     try:
-        return Tokenizer.from_buffer(content)
+        tokenizer = Tokenizer.from_buffer(content)
+        tokenizer.encode("a")  # some contradictions show only when it is used
+        return tokenizer
     except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
         raise TokenizerError(f"{where}: is not a tokenizer ({str(error).splitlines()[0][:200]})") from None
 

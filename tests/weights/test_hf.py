@@ -5,6 +5,8 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from weights_files import CONFIG, hf_shapes, random_weights
 
@@ -237,6 +239,29 @@ def test_a_tensor_of_a_foreign_type_is_named(hf_dir):
     weights = random_weights(CONFIG)
     weights["model.norm.weight"] = weights["model.norm.weight"].astype(np.int32)
     refused(hf_dir(weights=weights), "tensor 'model.norm.weight' has dtype I32, expected F32, F16, BF16")
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_flipped_bytes_in_any_file_are_read_or_refused(hf_dir, tmp_path, data):
+    path = tmp_path / "fuzz"
+    if not path.exists():
+        hf_dir("fuzz", shards=2, num_hidden_layers=1)
+        (path / "generation_config.json").write_text('{"temperature": 0.5, "eos_token_id": [2, 1]}')
+        (path / "tokenizer_config.json").write_text('{"bos_token": "<s>", "chat_template": [{"template": "x"}]}')
+    file = data.draw(st.sampled_from(sorted(path.iterdir())))
+    good = file.read_bytes()
+    content = bytearray(good)
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, min(2000, len(content) - 1)))] = data.draw(st.integers(0, 255))
+    try:
+        file.write_bytes(content)
+        source = open_model(path)
+        _ = [source.get(name) for name in source.names()], source.generation, source.tokenizer
+    except (WeightsError, TokenizerError) as error:
+        assert "\n" not in str(error)
+    finally:
+        file.write_bytes(good)
 
 
 def test_asking_for_a_name_that_is_not_there(hf_dir):
