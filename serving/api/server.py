@@ -46,7 +46,9 @@ def serve(
             server.start(llm, name)
             if on_ready is not None:
                 on_ready(server.address, name)
-            stop.wait()
+            # Not one wait without end: a signal just before it begins, or taken by another thread, would not end it.
+            while not stop.wait(0.2):
+                pass
         finally:
             server.stop(grace)
             for number, handler in previous.items():
