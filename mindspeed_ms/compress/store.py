@@ -110,7 +110,7 @@ class SafetensorsWriter:
             "data_offsets": [self._offset, end],
         }
         # not tofile: that hides why a write failed
-        self._file.write(data.reshape(-1).view(np.uint8))
+        self._file.write(data.reshape(-1).view(np.uint8).data)
         self._offset = end
 
     def __enter__(self) -> "SafetensorsWriter":

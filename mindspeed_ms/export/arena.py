@@ -58,8 +58,8 @@ class BundleWeights:
             return value
         parts = [self._read(part) for part in self._parts(name)]
         try:
-            q, scales, mins = parts if form.asym else (*parts, None)
-            return QuantTensor(q, scales, mins, form.bits, form.group, shape)
+            mins = parts[2] if form.asym else None
+            return QuantTensor(parts[0], parts[1], mins, form.bits, form.group, (shape[0], shape[1]))
         except WeightsError as error:
             raise BundleError(f"{self.path}: {name}: {error}") from None
 

@@ -29,7 +29,6 @@ from mindspeed_ms.export.schema import (
     GenerationInfo,
     Quantization,
     TokenizerInfo,
-    WeightFormat,
 )
 from mindspeed_ms.ops.native.build import ABI
 from mindspeed_ms.ops.native.quant import QuantTensor
@@ -58,19 +57,21 @@ def export_bundle(source: "ModelSource | str | Path", out: str | Path) -> Bundle
         program = decoder_program(source.spec, quantization, kv_dtype, BLOCK_SIZE)
         (folder / MINDIR_FILE).write_bytes(_export_mindir(program))
         described = {name: describe_file(folder / name) for name in FILES if (folder / name).exists()}
-        info = BundleInfo(
-            **_runtime_facts(),
-            kv_dtype=kv_dtype,
-            block_size=BLOCK_SIZE,
-            spec=source.spec,
-            quantization=quantization,
-            signature=program.signature(),
-            files=described,
-            tokenizer=TokenizerInfo.parse(
-                {name: getattr(files, name) for name in TokenizerInfo.model_fields}, f"{source.path}: tokenizer"
-            ),
-            generation=GenerationInfo.parse(source.generation, f"{source.path}: generation settings"),
-            source={"kind": source.kind, "name": Path(os.path.abspath(source.path)).name},
+        tokenizer = {name: getattr(files, name) for name in TokenizerInfo.model_fields}
+        info = BundleInfo.parse(
+            {
+                **_runtime_facts(),
+                "kv_dtype": kv_dtype,
+                "block_size": BLOCK_SIZE,
+                "spec": source.spec,
+                "quantization": quantization,
+                "signature": program.signature(),
+                "files": described,
+                "tokenizer": TokenizerInfo.parse(tokenizer, f"{source.path}: tokenizer"),
+                "generation": GenerationInfo.parse(source.generation, f"{source.path}: generation settings"),
+                "source": {"kind": source.kind, "name": Path(os.path.abspath(source.path)).name},
+            },
+            f"{source.path}: {INFO_FILE}",
         )
         write_json(folder / INFO_FILE, info.model_dump(mode="json"))
     return open_bundle(out)
@@ -111,7 +112,7 @@ def _write_weights(source: ModelSource, path: Path) -> Quantization:
         scheme = str(source.scheme["scheme"])
     act = int(scheme.endswith("a8"))
     return Quantization.parse(
-        {"scheme": scheme, "weights": {name: WeightFormat(**form, act=act) for name, form in found.items()}},
+        {"scheme": scheme, "weights": {name: {**form, "act": act} for name, form in found.items()}},
         f"{source.path}: quantization",
     )
 

@@ -28,8 +28,10 @@ def arena_layout(spec: DecoderSpec, quantization: Quantization) -> ArenaLayout:
     for name, shape in shapes.items():
         if len(shape) == 1:
             layout.add_vector(name, shape[0])
-        elif (form := quantization.weights.get(name)) is None:
-            layout.add_matrix(name, *shape, F32)
+        elif name not in quantization.weights:
+            layout.add_matrix(name, shape[0], shape[1], F32)
         else:
-            layout.add_matrix(name, *shape, W4 if form.bits == 4 else W8, form.group, form.asym, form.act)
+            form = quantization.weights[name]
+            kind = W4 if form.bits == 4 else W8
+            layout.add_matrix(name, shape[0], shape[1], kind, form.group, form.asym, form.act)
     return layout

@@ -42,7 +42,7 @@ class Program:
         }
 
 
-def cache_shape(spec: DecoderSpec, blocks: int | None, block_size: int) -> tuple[int | None, ...]:
+def cache_shape(spec: DecoderSpec, blocks: int, block_size: int) -> tuple[int, ...]:
     """[L, B, 2, Hkv, D16 * bs]: keys and values of every layer; D16 is the head size rounded up to 16."""
     padded = -(-spec.head_dim // LANES) * LANES
     return (spec.num_hidden_layers, blocks, 2, spec.num_key_value_heads, padded * block_size)
@@ -51,6 +51,7 @@ def cache_shape(spec: DecoderSpec, blocks: int | None, block_size: int) -> tuple
 def decoder_program(spec: DecoderSpec, quantization: Quantization, kv_dtype: str, block_size: int) -> Program:
     """The program of one model. Raises BundleError when the quantization does not fit the model."""
     layout = arena_layout(spec, quantization)
+    layers, _, *rest = cache_shape(spec, 0, block_size)
     inputs: dict[str, tuple[str, tuple[int | None, ...]]] = {
         "token_ids": ("int32", (None,)),
         "positions": ("int32", (None,)),
@@ -59,7 +60,7 @@ def decoder_program(spec: DecoderSpec, quantization: Quantization, kv_dtype: str
         "block_tables": ("int32", (None, None)),
         "rows": ("int32", (None,)),
         "arena": ("uint8", (None,)),
-        "cache": (kv_dtype, cache_shape(spec, None, block_size)),
+        "cache": (kv_dtype, (layers, None, *rest)),
     }
     steps = [
         Step(

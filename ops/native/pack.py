@@ -117,7 +117,7 @@ def _pack_quantized(weight: QuantTensor, target: np.ndarray, desc: WeightDesc) -
         joined = words[:, :, :, 0] | (words[:, :, :, 1] << 4)
         target[:, :values].view(np.uint32).reshape(count, padded // 32, 4, LANES)[:] = joined.transpose(0, 2, 3, 1)
     for array, begin, size in ((weight.scales, values, scales), (weight.mins, values + scales, mins)):
-        if size:
+        if array is not None:
             block = np.zeros((count * LANES, array.shape[1]), array.dtype)
             block[:rows] = array
             lanes = block.reshape(count, LANES, -1).transpose(0, 2, 1)

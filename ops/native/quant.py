@@ -101,7 +101,7 @@ def pack_nibbles(codes: np.ndarray) -> np.ndarray:
     rows, columns = codes.shape
     packed = np.zeros((rows, -(-columns // 2)), np.uint8)
     packed[:] = codes[:, 0::2]
-    packed[:, : columns // 2] |= codes[:, 1::2] << 4
+    packed[:, : columns // 2] |= np.left_shift(codes[:, 1::2], 4, dtype=np.uint8)
     return packed
 
 
@@ -134,26 +134,24 @@ def quantize_rtn(weight: np.ndarray, bits: int, group: int, asymmetric: bool = F
     low, high = values.min(axis=2), values.max(axis=2)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise WeightsError("weight: holds values that are not finite, expected finite numbers; check the checkpoint")
-    mins = None
     if asymmetric:
-        mins, scales = low, (high - low) / 15
+        scales = (high - low) / 15
     elif bits == 4:
         scales = np.where(high > -low, high, low) / -8
     else:
         scales = np.maximum(high, -low) / 127
     if group:
-        largest = max(np.abs(scales).max(initial=0), np.abs(mins).max(initial=0) if asymmetric else 0)
+        largest = max(np.abs(scales).max(initial=0), np.abs(low).max(initial=0) if asymmetric else 0)
         if largest > _FLOAT16_MAX:
             raise WeightsError(
                 f"weight: a group scale of {largest:g} does not fit float16, expected at most 65504; "
                 "use 8 bits with group 0"
             )
-        scales = scales.astype(np.float16)
-        mins = mins.astype(np.float16) if asymmetric else None
-    scales = scales.astype(np.float32 if not group else np.float16)
+    mins = low.astype(np.float16) if asymmetric else None
+    scales = scales.astype(np.float16 if group else np.float32)
     step = scales.astype(np.float32)
     inverse = np.divide(1, step, out=np.zeros_like(step), where=step != 0)[:, :, None]
-    if asymmetric:
+    if mins is not None:
         values -= mins.astype(np.float32)[:, :, None]
     values *= inverse
     np.rint(values, out=values)

@@ -79,8 +79,8 @@ class RaggedRunner:
 
     def _tensors(self, batch: Batch) -> tuple[ms.Tensor, ...]:
         """The graph's inputs in its order; nothing is copied."""
-        arrays = (batch.token_ids, batch.positions, batch.slot_mapping)
-        arrays += (batch.seq_starts, batch.block_tables, batch.logit_rows)
+        arrays = [batch.token_ids, batch.positions, batch.slot_mapping]
+        arrays += [batch.seq_starts, batch.block_tables, batch.logit_rows]
         small = (ms.Tensor.from_numpy(np.ascontiguousarray(array, np.int32)) for array in arrays)
         return (*small, self._arena, self._cache)
 
