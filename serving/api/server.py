@@ -23,7 +23,7 @@ def serve(
 ) -> None:
     """Serve a bundle (or model directory, GGUF file, LLM) over gRPC; returns after SIGTERM or SIGINT.
 
-    grpc: host:port or unix:path, loopback by default. name: the servable's, by default the path's last part. grace:
+    grpc: host:port or unix:path, loopback by default. name: the servable's, by default the path's last part without a file's ending. grace:
     seconds that calls in flight get to finish; a second signal ends the process at once. on_ready(address, name) is
     called when calls are answered. options: LLM's. Raises ServeError if the address cannot be had, and LLM's errors.
     """
@@ -31,7 +31,10 @@ def serve(
     llm: LLM | None = None
     try:
         llm = bundle if isinstance(bundle, LLM) else LLM(bundle, **options)
-        name = name or ("llm" if isinstance(bundle, LLM) else Path(bundle).resolve().stem)
+        if name is None and isinstance(bundle, LLM):
+            name = "llm"
+        elif name is None:  # a folder may have dots in its name; a file has an ending
+            name = Path(bundle).resolve().stem if Path(bundle).is_file() else Path(bundle).resolve().name
         stop = threading.Event()
         previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
