@@ -23,18 +23,16 @@ def serve(
 ) -> None:
     """Serve a bundle (or model directory, GGUF file, LLM) over gRPC; returns after SIGTERM or SIGINT.
 
-    grpc: host:port or unix:path, loopback by default. name: the servable's, by default the path's last part without a file's ending. grace:
-    seconds that calls in flight get to finish; a second signal ends the process at once. on_ready(address, name) is
-    called when calls are answered. options: LLM's. Raises ServeError if the address cannot be had, and LLM's errors.
+    grpc: host:port or unix:path, loopback by default. name: the servable's, by default the path's last part without a
+    file's ending. grace: seconds that calls in flight get to finish; a second signal ends the process at once.
+    on_ready(address, name) is called when calls are answered. options: LLM's. Raises ServeError if the address cannot
+    be had, and LLM's errors.
     """
     server = GrpcServer(grpc)
     llm: LLM | None = None
     try:
         llm = bundle if isinstance(bundle, LLM) else LLM(bundle, **options)
-        if name is None and isinstance(bundle, LLM):
-            name = "llm"
-        elif name is None:  # a folder may have dots in its name; a file has an ending
-            name = Path(bundle).resolve().stem if Path(bundle).is_file() else Path(bundle).resolve().name
+        name = name or ("llm" if isinstance(bundle, LLM) else _name(Path(bundle).resolve()))
         stop = threading.Event()
         previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
@@ -60,3 +58,8 @@ def serve(
         server.stop(0)
         if llm is not None and llm is not bundle:
             llm.close()
+
+
+def _name(path: Path) -> str:
+    # A folder may have dots in its name; a file has an ending.
+    return path.stem if path.is_file() else path.name
