@@ -35,11 +35,12 @@ class Program:
     inputs: dict[str, tuple[str, tuple[int | None, ...]]]
 
     def signature(self) -> dict[str, list[str | int]]:
-        """The inputs as bundle.json shows them: dtype first, -1 for what varies."""
-        return {
+        """The inputs and the output as bundle.json shows them: dtype first, -1 for what varies."""
+        inputs: dict[str, list[str | int]] = {
             name: [dtype, *(-1 if size is None else size for size in shape)]
             for name, (dtype, shape) in self.inputs.items()
         }
+        return {**inputs, "logits": ["float32", -1, self.steps[-1].width]}
 
 
 def cache_shape(spec: DecoderSpec, blocks: int, block_size: int) -> tuple[int, ...]:
