@@ -36,7 +36,11 @@ def main() -> None:
             raise SystemExit(f"an answer has not {tokens} tokens: {outputs}")
         return spent
 
-    one, many, long = common.prompts(1, common.PROMPT), common.prompts(common.BATCH, common.PROMPT), common.prompts(1, common.PREFILL)
+    one, many, long = (
+        common.prompts(1, common.PROMPT),
+        common.prompts(common.BATCH, common.PROMPT),
+        common.prompts(1, common.PREFILL),
+    )
     seconds(one, 1)
     first_token = time.perf_counter() - started
 

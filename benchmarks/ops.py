@@ -115,7 +115,13 @@ def one_process(threads: int) -> dict[str, float]:
         for rows in (1, 16, TOKENS):
             a, weight, arena, attrs = linear(rows, None)
             ta, tweight = torch.from_numpy(a), torch.from_numpy(weight)
-            compare(f"linear_f32_{rows}", "Linear", [a, arena], attrs, lambda ta=ta, tweight=tweight: torch.nn.functional.linear(ta, tweight))
+            compare(
+                f"linear_f32_{rows}",
+                "Linear",
+                [a, arena],
+                attrs,
+                lambda ta=ta, tweight=tweight: torch.nn.functional.linear(ta, tweight),
+            )
 
         # 64 MB of weights, more than the last-level cache keeps: what decoding sees
         ceiling = ceilings(torch, threads)
@@ -132,7 +138,9 @@ def one_process(threads: int) -> dict[str, float]:
             seconds = timed({"ours": lambda calls=calls: [call() for call in calls]}, 7)["ours"]
             result[f"{name}_bandwidth_share"] = arena.nbytes / seconds / 1e9 / ceiling["read_gb_s"]
             run, _ = native.prepared(
-                "Linear", [many, arena], {"weight": [*next(iter(layout.matrices.values())).as_list()[:6], 1], "bias": -1}
+                "Linear",
+                [many, arena],
+                {"weight": [*next(iter(layout.matrices.values())).as_list()[:6], 1], "bias": -1},
             )
             operations = 2 * TOKENS * 4096 * 1024
             result[f"{name}_int8_share"] = operations / timed({"ours": run})["ours"] / 1e9 / ceiling["int8_gop_s"]
@@ -209,7 +217,18 @@ def ceilings(torch, threads: int) -> dict[str, float]:
         source, library = Path(folder) / "ceiling.cc", Path(folder) / "ceiling.so"
         source.write_text(CEILING)
         subprocess.run(
-            ["g++", "-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", str(source), "-o", str(library), "-lpthread"],
+            [
+                "g++",
+                "-std=c++17",
+                "-O3",
+                "-march=native",
+                "-shared",
+                "-fPIC",
+                str(source),
+                "-o",
+                str(library),
+                "-lpthread",
+            ],
             check=True,
         )
         lib = ctypes.CDLL(str(library))

@@ -66,13 +66,22 @@ def _mindspore_version() -> str:
         return "none"
 
 
-def _key(compiler: str) -> str:
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
-    digest = hashlib.sha256(f"{ABI}|{platform.machine()}|{_mindspore_version()}|{version}|{FLAGS}|{units()}".encode())
+def _source_key() -> str:
+    digest = hashlib.sha256(f"{ABI}|{platform.machine()}|{_mindspore_version()}|{FLAGS}|{units()}".encode())
     for path in sorted(SOURCES.iterdir()):
         if path.suffix in (".cc", ".h", ".inl"):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _compiler_key(compiler: str) -> str:
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    return hashlib.sha256(version.encode()).hexdigest()[:8]
+
+
+def _built_earlier() -> Path | None:
+    """A library of these very sources, whatever compiler made it: enough for a host that has none."""
+    return next(iter(sorted((cache_dir() / "native").glob(f"{_source_key()}-*/mindspeed_ms_cpu.so"))), None)
 
 
 def compile_units(compiler: str, folder: Path, extra: list[str]) -> list[Path]:
@@ -94,7 +103,9 @@ def run(command: list[str]) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise BuildError(f"{command[0]}: cannot be run ({error.strerror}); set CXX to a working C++ compiler") from error
+        raise BuildError(
+            f"{command[0]}: cannot be run ({error.strerror}); set CXX to a working C++ compiler"
+        ) from error
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "error" in line.lower()] or done.stderr.splitlines()
         reason = lines[0].strip() if lines else f"exit code {done.returncode}"
@@ -106,8 +117,13 @@ def build(force: bool = False) -> Path:
 
     Raises BuildError when there is no compiler, the cache cannot be written, or compilation fails.
     """
-    compiler = find_compiler()
-    target = cache_dir() / "native" / _key(compiler) / "mindspeed_ms_cpu.so"
+    try:
+        compiler = find_compiler()
+    except BuildError:
+        if not force and (earlier := _built_earlier()):
+            return earlier
+        raise
+    target = cache_dir() / "native" / f"{_source_key()}-{_compiler_key(compiler)}" / "mindspeed_ms_cpu.so"
     if target.exists() and not force:
         return target
     try:
@@ -154,7 +170,9 @@ def library() -> ctypes.CDLL:
         lib.MsmsIsa.restype = ctypes.c_char_p
         lib.MsmsSeconds.restype = ctypes.c_double
         if lib.MsmsAbi() != ABI:
-            raise BuildError(f"{path}: kernel ABI {lib.MsmsAbi()}, expected {ABI}; run `mindspeed-ms ops build --force`")
+            raise BuildError(
+                f"{path}: kernel ABI {lib.MsmsAbi()}, expected {ABI}; run `mindspeed-ms ops build --force`"
+            )
         _loaded[path] = lib
     return _loaded[path]
 

@@ -23,7 +23,9 @@ def main() -> int:
         objects = compile_units(compiler, Path(folder), SANITIZE)
         program = Path(folder) / "kernel_test"
         run([compiler, *FLAGS, *SANITIZE, str(TEST), *map(str, objects), "-o", str(program), "-lpthread"])
-        return subprocess.run([str(program)], env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}, check=False).returncode
+        return subprocess.run(
+            [str(program)], env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}, check=False
+        ).returncode
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <new>
 
@@ -34,6 +35,8 @@ int DefaultThreads() {
 }
 
 constexpr int kHelperSpins = 1 << 14;  // about 0.3 ms: longer than the gap between two operators of a graph
+constexpr std::chrono::microseconds kStall{300}, kAlone{4000};
+constexpr int kMostStrikes = 4;  // 64 ms
 constexpr int kWaitSpins = 1 << 12;    // then yield: the helper may need this core to finish its piece
 }  // namespace
 
@@ -119,11 +122,22 @@ void Pool::Dispatch(int64_t pieces, Task task, void *context) {
     std::lock_guard<std::mutex> guard(sleep_mutex_);
     wake_.notify_all();
   }
-  while (TakeOne(0)) {
-  }
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  int64_t own = 0;
+  while (TakeOne(0)) ++own;
+  const auto end = Clock::now();
   for (int spins = 0; done_.load(std::memory_order_acquire) != pieces; ++spins) {
     if (spins < kWaitSpins) Pause();
     else sched_yield();
+  }
+  // A helper still at work should need about one piece's time; one that needs far longer lost its core.
+  const auto waited = Clock::now() - end;
+  if (waited > kStall + 4 * (end - begin) / std::max<int64_t>(1, own)) {
+    strikes_ = std::min(strikes_ + 1, kMostStrikes);
+    alone_until_ = Clock::now() + kAlone * (1 << strikes_);
+  } else if (strikes_ && waited < kStall) {
+    strikes_ -= Clock::now() > alone_until_ + kAlone * (1 << strikes_);
   }
 }
 

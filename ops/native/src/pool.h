@@ -39,7 +39,7 @@ class Pool {
     if (n <= 0) return;
     if (n / piece >= kMaxPieces) piece = n / kMaxPieces + 1;
     const int64_t pieces = (n + piece - 1) / piece;
-    if (pieces == 1 || threads() == 1) return body(int64_t{0}, n, 0);
+    if (pieces == 1 || threads() == 1 || Alone()) return body(int64_t{0}, n, 0);
     struct Context {
       const Body *body;
       int64_t n, piece;
@@ -59,6 +59,9 @@ class Pool {
   Pool();
   void Dispatch(int64_t pieces, Task task, void *context);
   bool TakeOne(int thread);
+  // True for a while after a helper was descheduled with work in hand: then the cores are not ours, and waiting for
+  // them costs more than their help brings.
+  bool Alone() const { return strikes_ && std::chrono::steady_clock::now() < alone_until_; }
   void Work(int thread);
   void Resize();
   void AfterFork();
@@ -76,6 +79,8 @@ class Pool {
   std::atomic<bool> stop_{false};
   std::mutex sleep_mutex_;
   std::condition_variable wake_;
+  int strikes_ = 0;  // stalls in a row; each doubles the time without helpers
+  std::chrono::steady_clock::time_point alone_until_;
   std::atomic<int64_t> nanoseconds_{0};
   uint8_t *scratch_ = nullptr;
   size_t scratch_bytes_ = 0;
