@@ -20,7 +20,9 @@ class RaggedDecoder(nn.Cell):
         operators = [
             aot_op(
                 step.entry,
-                [(name, dtype) for name, _, dtype in step.inputs],
+                # MindSpore remembers an operator's types by its name, once a process: both kinds of cache, or the
+                # second model of a process is refused.
+                [(name, "f32|f16" if name == "cache" else dtype) for name, _, dtype in step.inputs],
                 [("y", "f32")],
                 step.attrs,
                 side_effect=step.side_effect,
