@@ -22,7 +22,7 @@ print(json.dumps(answers))
 
 def answers(folder, *paths):
     # Exported in that process as well: a cache of its own.
-    cache = folder / "-".join(paths)
+    cache = folder / "-".join(["cache", *paths])
     (cache / "native").parent.mkdir()
     from mindspeed_ms.ops.native.build import library_path
 
