@@ -86,7 +86,8 @@ def main() -> None:
         "first_token_s": first_token,
         "peak_mb": common.peak_mb(),
         "over_import_mb": common.peak_mb() - imported_mb,
-        "settings": f"threads {args.threads}, flash_attn {args.flash}, n_batch 512, n_ubatch {args.ubatch}, n_ctx 4096, f16 cache",
+        "settings": f"threads {args.threads}, flash_attn {args.flash}, n_batch 512, n_ubatch {args.ubatch}, "
+        "n_ctx 4096, f16 cache, unified",
         "system": lib.llama_print_system_info().decode().strip(),
     }
     print(json.dumps(result))

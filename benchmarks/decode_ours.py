@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def shares(llm, run, rows: int) -> dict[str, float]:
-    """Milliseconds a decoding step by part; kernels are timed inside the library, the graph is the rest of the runner."""
+    """Milliseconds a decoding step by part; the library times its kernels, the graph is the rest of the runner."""
     from mindspeed_ms.ops.native.build import library
 
     llm.profile.clear()

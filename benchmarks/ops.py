@@ -164,7 +164,8 @@ CEILING = r"""
 #include <cstring>
 #include <thread>
 #include <vector>
-static double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+using Clock = std::chrono::steady_clock;
+static double Now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 template <class F> static double On(int threads, F f) {
   double best = 1e9;
   for (int r = 0; r < 10; ++r) {

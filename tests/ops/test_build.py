@@ -87,9 +87,12 @@ def test_builds_at_the_same_time_compile_once(cache, tmp_path, monkeypatch):
 
 def test_a_library_of_another_abi_is_refused(cache, tmp_path, monkeypatch):
     source = tmp_path / "other.cc"
-    source.write_text(
-        'extern "C" int MsmsAbi() { return 999; } extern "C" const char *MsmsIsa() { return ""; } extern "C" double MsmsSeconds() { return 0; }'
+    others = (
+        "int MsmsAbi() { return 999; }",
+        'const char *MsmsIsa() { return ""; }',
+        "double MsmsSeconds() { return 0; }",
     )
+    source.write_text("\n".join(f'extern "C" {other}' for other in others))
     library = tmp_path / "other.so"
     subprocess.run(["g++", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
     monkeypatch.setattr(build, "library_path", lambda: library)
