@@ -1,4 +1,4 @@
-"""Logging: ours is silent until asked for, and MindSpore's warnings go to a file in the cache."""
+"""Logging: of ours only warnings are shown until more is asked for; MindSpore's go to a file in the cache."""
 
 import atexit
 import importlib.abc
@@ -20,8 +20,7 @@ _CPP_MODULES = (
 
 
 def get_logger(name: str) -> logging.Logger:
-    """The logger of one of our modules; `MINDSPEED_MS_LOG=debug|info|warning|error` prints its records to stderr."""
-    _configure()
+    """The logger of one of our modules; `MINDSPEED_MS_LOG=debug|info|warning|error` says what reaches stderr."""
     return logging.getLogger(name if name.startswith("mindspeed_ms") else f"mindspeed_ms.{name}")
 
 
@@ -79,13 +78,14 @@ def _keep_newest(folder: Path) -> None:
 
 
 def _configure() -> None:
-    if _ROOT.handlers:
-        return
+    """Nothing, unless asked: Python itself shows warnings where an application has set up no logging of its own."""
     level = os.environ.get("MINDSPEED_MS_LOG", "").upper()
-    if level in ("DEBUG", "INFO", "WARNING", "ERROR"):
-        handler: logging.Handler = logging.StreamHandler()
+    if level in ("DEBUG", "INFO", "WARNING", "ERROR") and not _ROOT.handlers:
+        handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        _ROOT.addHandler(handler)
         _ROOT.setLevel(level)
-    else:
-        handler = logging.NullHandler()
-    _ROOT.addHandler(handler)
+        _ROOT.propagate = False
+
+
+_configure()
