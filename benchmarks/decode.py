@@ -21,7 +21,8 @@ COSTS = ("first_token_s", "peak_mb", "over_import_mb")
 
 def measure(python: str, script: str, *arguments: str) -> dict:
     """Run one process and return what its last line says."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE.parent), os.environ.get("PYTHONPATH"))))}
+    paths = (str(HERE.parent), os.environ.get("PYTHONPATH"))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     command = [python, str(HERE / script), *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=env)
     return json.loads(done.stdout.splitlines()[-1])
@@ -44,14 +45,11 @@ def main() -> None:
         ours.append(measure(sys.executable, "decode_ours.py", args.model, *threads, *extra))
         # llama.cpp with and without flash attention; each figure takes the better of the two
         for flash in peers:
-            peer_model = args.peer_model or args.model
-            peers[flash].append(
-                measure(args.peer_python, "decode_llama_cpp.py", peer_model, *threads, "--flash", str(flash))
-            )
-        rates = " ".join(f"{name} {ours[-1][name]:.0f}" for name in RATES)
-        print(f"round {turn + 1}: ours {rates}; llama.cpp " + "; ".join(
-            f"flash {flash} " + " ".join(f"{name} {runs[-1][name]:.0f}" for name in RATES) for flash, runs in peers.items()
-        ), flush=True)  # fmt: skip
+            command = ("decode_llama_cpp.py", args.peer_model or args.model, *threads, "--flash", str(flash))
+            peers[flash].append(measure(args.peer_python, *command))
+        print(f"round {turn + 1}")
+        for side, run in {"ours": ours[-1], **{f"llama.cpp, flash {k}": v[-1] for k, v in peers.items()}}.items():
+            print(f"  {side:20}" + "".join(f"{name:>12} {run[name]:6.1f}" for name in RATES), flush=True)
 
     best, median, worst = max, statistics.median, min
     table = {name: {} for name in (*RATES, *COSTS)}
@@ -63,15 +61,12 @@ def main() -> None:
     for name in COSTS:
         table[name]["ours"] = [f(run[name] for run in ours) for f in (min, median, max)]
         table[name]["peer"] = [f(run[name] for run in peers[0] + peers[1]) for f in (min, median, max)]
-    print(
-        f"{'':16}{'ours: best':>12}{'median':>9}{'worst':>9}   {'llama.cpp: best':>16}{'median':>9}{'worst':>9}  ratio, of medians"
-    )
+    columns = ("ours: best", "median", "worst", "llama.cpp: best", "median", "worst", "ratio", "of medians")
+    print(f"{'':16}" + "".join(f"{column:>16}" for column in columns))
     for name, row in table.items():
         a, b = row["ours"], row["peer"]
-        print(
-            f"{name:16}{a[0]:12.1f}{a[1]:9.1f}{a[2]:9.1f}   {b[0]:16.1f}{b[1]:9.1f}{b[2]:9.1f}  {a[0] / b[0]:.2f}, {a[1] / b[1]:.2f}"
-            + (f"  (peer: flash attention {'on' if row['flash'] else 'off'})" if "flash" in row else "")
-        )
+        figures = "".join(f"{value:16.1f}" for value in (*a, *b)) + f"{a[0] / b[0]:16.2f}{a[1] / b[1]:16.2f}"
+        print(f"{name:16}{figures}" + {0: "  flash off", 1: "  flash on"}.get(row.get("flash"), ""))
     print(f"ours: {args.threads} threads, steps of up to 512 tokens, f16 cache, dynamic MINDIR")
     print(f"llama.cpp: {peers[0][0]['settings']}; {peers[0][0]['system']}")
     if args.profile:

@@ -15,7 +15,12 @@ def quantize(
     model: Annotated[Path, typer.Argument(help="A Hugging Face directory or GGUF file.")],
     out: Annotated[Path, typer.Argument(help="Folder for the quantized model, which must not exist yet.")],
     scheme: Annotated[str, typer.Option(help="w8a8, w4a8, w8a16 or w4a16: bits of weights and of activations.")],
-    group: Annotated[int, typer.Option(help="32, 64 or 128 weights share a scale; w8 also 0, a whole row.")] = 32,
+    group: Annotated[
+        int | None,
+        typer.Option(
+            help="32, 64 or 128 weights share a scale; 0, a whole row: w8 only. w4: 32, w8: 0.", show_default=False
+        ),
+    ] = None,
     asymmetric: Annotated[bool, typer.Option("--asymmetric", help="Give each group of w4 a minimum too.")] = False,
     as_json: o.AsJson = False,
 ) -> None:

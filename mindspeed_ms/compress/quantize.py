@@ -73,14 +73,15 @@ def quantize_model(
 ) -> QuantizeReport:
     """Writes the model at `path` as a quantized directory `out`, which must not exist, in one step or not at all.
 
-    scheme: w8a8, w4a8, w8a16 or w4a16. group: 32 (default), 64 or 128 weights a scale, with 8 bits also 0, a row.
+    scheme: w8a8, w4a8, w8a16 or w4a16. group: 32 (default of 4 bits), 64 or 128 weights a scale, or 0 (only and
+    default of 8 bits), a scale a row; int8 activations get a scale for each such group, with 0 one a token.
     GGUF matrices that have the asked form already are carried over bit by bit, and so is a Q8_0 embedding or output;
     other embeddings and outputs get 8 bits in groups of 32. progress(done, total) counts weights.
     Raises ConfigError for an unknown scheme or a model quantized before, WeightsError for files that fail.
     """
     if scheme not in SCHEMES:
         raise ConfigError(f"scheme: {scheme!r} is unknown, expected one of {', '.join(SCHEMES)}")
-    group = 32 if group is None else group
+    group = (32 if SCHEMES[scheme] == 4 else 0) if group is None else group
     form = (SCHEMES[scheme], group, asymmetric)
     check_scheme(*form)
     source = open_model(path)

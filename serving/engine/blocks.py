@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 
 class BlockManager:
     """Hands out cache blocks of `block_size` tokens and takes them back; it never touches the cache itself."""
@@ -11,7 +9,8 @@ class BlockManager:
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._free = deque(range(num_blocks))
+        # A stack: blocks used before are in memory already, and one never used costs none.
+        self._free = list(range(num_blocks))[::-1]
 
     @property
     def free(self) -> int:
@@ -27,10 +26,10 @@ class BlockManager:
         missing = self.needed(tokens) - len(table)
         if missing > len(self._free):
             return False
-        table.extend(self._free.popleft() for _ in range(missing))
+        table.extend(self._free.pop() for _ in range(missing))
         return True
 
     def release(self, table: list[int]) -> None:
         """Give every block of `table` back and empty it."""
-        self._free.extend(table)
+        self._free.extend(reversed(table))
         table.clear()

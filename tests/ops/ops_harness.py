@@ -77,7 +77,6 @@ class Native:
         finally:
             self.harness.Close(handle)
 
-
     def prepared(self, entry: str, inputs, attrs: dict):
         """The same call with everything made ready once: returns (run, output), for timing a kernel alone."""
         arrays = [np.ascontiguousarray(x) for x in inputs]
