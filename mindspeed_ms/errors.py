@@ -25,6 +25,10 @@ class KernelError(MindSpeedError):
     """A native kernel refused its input."""
 
 
+class DeviceLostError(KernelError):
+    """A step failed in a way that this process cannot recover from: it has to be restarted."""
+
+
 class BundleError(MindSpeedError):
     """A bundle is damaged, of another version, or not to be trusted."""
 

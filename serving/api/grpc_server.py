@@ -63,6 +63,11 @@ class GrpcServer:
             self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         self._server.start()
 
+    def unhealthy(self) -> None:
+        """Tell the watchers of the health service that this process should be replaced; calls still get errors."""
+        for service in ("", protocol.SERVICE):
+            self._health.set(service, health_pb2.HealthCheckResponse.NOT_SERVING)
+
     def stop(self, grace: float) -> None:
         """Take no new calls, give those in flight `grace` seconds, then cancel them."""
         self._health.enter_graceful_shutdown()

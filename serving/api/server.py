@@ -49,7 +49,8 @@ def serve(
                 on_ready(server.address, name)
             # Not one wait without end: a signal just before it begins, or taken by another thread, would not end it.
             while not stop.wait(0.2):
-                pass
+                if llm.lost:
+                    server.unhealthy()
         finally:
             server.stop(grace)
             for number, handler in previous.items():

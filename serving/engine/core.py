@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mindspeed_ms.errors import RequestError
+from mindspeed_ms.errors import DeviceLostError, RequestError
 from mindspeed_ms.serving.engine.batch import Chunk, Runner, make_batch
 from mindspeed_ms.serving.engine.blocks import BlockManager
 from mindspeed_ms.serving.engine.sampler import Drawn, sample
@@ -40,6 +40,7 @@ class Engine:
         self.cache_tokens = runner.num_blocks * runner.block_size
         self.limit = min(runner.max_context, self.cache_tokens)
         self.profile = profile
+        self.lost = False  # whether the device can run no further step
 
     @property
     def busy(self) -> bool:
@@ -102,6 +103,7 @@ class Engine:
         try:
             logits = self.runner.step(make_batch(chunks, self.blocks.block_size))
         except Exception as error:  # noqa: BLE001 - whatever the device says, it must end only the requests that caused it
+            self.lost = self.lost or isinstance(error, DeviceLostError)
             if len(plan) == 1:
                 plan[0][0].fail(f"engine: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
                 return [], np.empty((0, self.runner.vocab_size), np.float32)

@@ -105,6 +105,11 @@ class LLM:
         return self._loop.engine.limit
 
     @property
+    def lost(self) -> bool:
+        """Whether the device failed for good; only a new process can answer again."""
+        return self._loop.engine.lost
+
+    @property
     def pending(self) -> int:
         """Requests in flight."""
         return self._loop.pending

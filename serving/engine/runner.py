@@ -8,7 +8,7 @@ import numpy as np
 from mindspore import nn
 from mindspore.graph.api import _cell_graph_executor, _real_phase
 
-from mindspeed_ms.errors import BundleError, ConfigError, KernelError
+from mindspeed_ms.errors import BundleError, ConfigError, DeviceLostError
 from mindspeed_ms.export.graph import dynamic_inputs
 from mindspeed_ms.export.mindir import write_runnable
 from mindspeed_ms.export.program import cache_shape
@@ -57,7 +57,7 @@ class RaggedRunner:
     def step(self, batch: Batch) -> np.ndarray:
         """Writes the tokens' keys and values into the cache; returns the wanted rows' logits, float32 [R, V].
 
-        Raises KernelError when the batch contradicts itself or the cache.
+        Raises KernelError when the batch contradicts itself or the cache, DeviceLostError when no later step can run.
         """
         check_batch(batch, self.vocab_size, self.num_blocks, self.block_size)
         if not len(batch.logit_rows):
@@ -130,10 +130,10 @@ def _load_graphs(bundle: Bundle, count: int) -> list[nn.GraphCell]:
         path.unlink(missing_ok=True)
 
 
-def _kernel_error(error: RuntimeError) -> KernelError:
+def _kernel_error(error: RuntimeError) -> DeviceLostError:
     """The sentence behind a kernel's number. MindSpore refuses all later steps of the process, so this is final."""
     found = re.search(r"function\((\w+)\) is (\d+)", str(error))
     if found and int(found[2]) in CODES:
-        return KernelError(f"{found[1]}: {CODES[int(found[2])]}; restart the process, MindSpore cannot run on")
+        return DeviceLostError(f"{found[1]}: {CODES[int(found[2])]}; restart the process, MindSpore cannot run on")
     lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("-")]
-    return KernelError(f"the graph failed: {' '.join(lines)[:300]}; restart the process, MindSpore cannot run on")
+    return DeviceLostError(f"the graph failed: {' '.join(lines)[:300]}; restart the process, MindSpore cannot run on")

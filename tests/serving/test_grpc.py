@@ -347,6 +347,35 @@ def test_a_signal_ends_the_server_after_the_calls_in_flight(number):
             process.kill()
 
 
+LOST_SERVER = SERVER.replace(
+    """        print("step", flush=True)
+        sys.stdin.readline()
+        return super().step(batch)""",
+    """        from mindspeed_ms.errors import DeviceLostError
+        raise DeviceLostError("out of memory; restart the process")""",
+)
+
+
+def test_a_server_whose_device_failed_for_good_says_so_to_its_watchers():
+    pipes = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "text": True,
+        "env": {**os.environ, "PYTHONPATH": str(ROOT)},
+    }
+    with subprocess.Popen([sys.executable, "-c", LOST_SERVER, str(HERE)], **pipes) as process:
+        try:
+            address, name = process.stdout.readline().split()
+            with grpc.insecure_channel(address) as channel:
+                watched = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=60)
+                assert next(watched).status == 1
+                with pytest.raises(RequestError, match="restart the process"):
+                    Client(address, name, timeout=30).generate("Hello", max_tokens=2)
+                assert next(watched).status == 2  # NOT_SERVING
+        finally:
+            process.kill()
+
+
 # MindSpore Serving's own client
 
 
