@@ -41,7 +41,9 @@ class RaggedRunner:
             library.MsmsSetThreads(threads)
         _check_versions(bundle)
         ms.set_context(mode=ms.GRAPH_MODE)
-        ms.set_device("CPU")
+        # Once something has run in this process, MindSpore refuses even to hear the same again.
+        if ms.get_context("device_target") != "CPU":
+            ms.set_device("CPU")
         self._weights = bundle.arena()
         # numpy's zeros are not touched yet, so blocks never used cost no memory
         self._kv = np.zeros(cache_shape(spec, self.num_blocks, self.block_size), bundle.kv_dtype)

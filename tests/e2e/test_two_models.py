@@ -20,7 +20,7 @@ print(json.dumps(answers))
 """
 
 
-def answers(folder, *paths):
+def answers(folder, *paths, before=""):
     # Exported in that process as well: a cache of its own.
     cache = folder / "-".join(["cache", *paths])
     (cache / "native").parent.mkdir()
@@ -28,7 +28,7 @@ def answers(folder, *paths):
 
     (cache / "native").symlink_to(library_path().parent.parent)
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *paths],
+        [sys.executable, "-c", before + SCRIPT, *paths],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "MINDSPEED_MS_CACHE": str(cache)},
         capture_output=True,
@@ -49,3 +49,12 @@ def test_a_model_answers_the_same_whatever_ran_before_it_in_the_process(tmp_path
     one_way = answers(tmp_path, "floats", "small")
     assert one_way == answers(tmp_path, "small", "floats")
     assert one_way["small"] == answers(tmp_path, "small")["small"]
+
+
+def test_a_model_starts_after_other_work_in_the_process(tmp_path):
+    sys.path.insert(0, str(ROOT / "tests" / "weights"))
+    from weights_files import write_hf
+
+    write_hf(tmp_path / "floats")
+    work = "import mindspore as ms\nassert (ms.Tensor([1.0]) + 1).asnumpy() == 2\n"
+    assert answers(tmp_path, "floats", before=work)["floats"]
