@@ -36,7 +36,13 @@ if [ $# -eq 0 ]; then
     old_client_environment && echo "in .venv39" || echo "no Python 3.9 is to be had: the tests of the real client will be skipped"
 
     step "a real model for the tests that want one"
-    "$PYTHON" -m mindspeed_ms.cli.main pull smollm2 || echo "it cannot be fetched: those tests will be skipped"
+    if MINDSPEED_MS_SMOLLM2="$("$PYTHON" -m mindspeed_ms.cli.main pull smollm2)"; then
+        export MINDSPEED_MS_SMOLLM2
+        echo "$MINDSPEED_MS_SMOLLM2"
+    else
+        echo "it cannot be fetched: those tests will be skipped"
+        unset MINDSPEED_MS_SMOLLM2
+    fi
 
     step "pytest"
     set -- -n 2 --durations=15
