@@ -193,7 +193,7 @@ int Multiply(const Weight &w, const uint8_t *arena, const float *bias, int64_t r
       pool.For(count, 4, [&](int64_t begin, int64_t end, int thread) {
         for (int64_t r = begin; r < end; ++r) acts.Pack(source(start + r, buffers + thread * w.k), r);
       });
-      pool.For(w.panels, Piece(w), [&](int64_t begin, int64_t end, int thread) {
+      pool.For(w.panels, Piece(w.panels, w, count, static_cast<int>(threads)), [&](int64_t begin, int64_t end, int thread) {
         for (int64_t p = begin; p < end; ++p)
           PanelRows(w, arena, p, acts.For(w), bias, tiles + thread * most * 16, spare + thread * scratch,
                     [&](int64_t r, int64_t first, int64_t columns, const float *values) {

@@ -106,7 +106,7 @@ extern "C" int AttentionBlock(MSMS_PARAMS) try {
           in.Pack(own, r);
         }
       });
-      pool.For(panels, Piece(d->q), [&](int64_t begin, int64_t end, int thread) {
+      pool.For(panels, Piece(panels, d->q, count, threads), [&](int64_t begin, int64_t end, int thread) {
         for (int64_t i = begin; i < end; ++i) {
           const bool is_q = i < d->q.panels, is_k = !is_q && i < d->q.panels + d->k.panels;
           const Weight &w = is_q ? d->q : is_k ? d->k : d->v;
@@ -141,7 +141,7 @@ extern "C" int AttentionBlock(MSMS_PARAMS) try {
       pool.For(count, 4, [&](int64_t begin, int64_t end, int) {
         for (int64_t r = begin; r < end; ++r) out.Pack(mixed + r * inner, r);
       });
-      pool.For(d->o.panels, Piece(d->o), [&](int64_t begin, int64_t end, int thread) {
+      pool.For(d->o.panels, Piece(d->o.panels, d->o, count, threads), [&](int64_t begin, int64_t end, int thread) {
         for (int64_t p = begin; p < end; ++p)
           PanelRows(d->o, arena, p, out.For(d->o), Vector(arena, d->biases[3]), tiles + thread * most * 16, spare + thread * spare_size,
                     AddResidual{x + first * hidden, y + first * hidden, hidden});
@@ -210,7 +210,7 @@ extern "C" int MlpBlock(MSMS_PARAMS) try {
           in.Pack(own, r);
         }
       });
-      pool.For(d->gate.panels, std::max<int64_t>(1, Piece(d->gate) / 2), [&](int64_t begin, int64_t end, int thread) {
+      pool.For(d->gate.panels, Piece(d->gate.panels, d->gate, count, threads), [&](int64_t begin, int64_t end, int thread) {
         float *tile = tiles + thread * most * 32, *up = tile + most * 16, *expanded = spare + thread * spare_size;
         for (int64_t p = begin; p < end; ++p) {
           PanelRows(d->gate, arena, p, in.For(d->gate), Vector(arena, d->biases[0]), tile, expanded, [](int64_t, int64_t, int64_t, const float *) {});
@@ -223,7 +223,7 @@ extern "C" int MlpBlock(MSMS_PARAMS) try {
       pool.For(count, 4, [&](int64_t begin, int64_t end, int) {
         for (int64_t r = begin; r < end; ++r) out.Pack(gated + r * wide, r);
       });
-      pool.For(d->down.panels, Piece(d->down), [&](int64_t begin, int64_t end, int thread) {
+      pool.For(d->down.panels, Piece(d->down.panels, d->down, count, threads), [&](int64_t begin, int64_t end, int thread) {
         for (int64_t p = begin; p < end; ++p)
           PanelRows(d->down, arena, p, out.For(d->down), Vector(arena, d->biases[2]), tiles + thread * most * 32, spare + thread * spare_size,
                     AddResidual{x + first * hidden, y + first * hidden, hidden});

@@ -53,8 +53,12 @@ inline int64_t PanelScratch(std::initializer_list<const Weight *> weights) {
   return most;
 }
 
-// How many panels to hand out at a time: about 32 KiB of weights, so that both threads end together.
-inline int64_t Piece(const Weight &w) { return std::max<int64_t>(1, (int64_t{1} << 15) / w.panel_bytes); }
+// How many of `panels` panels to hand out at a time. With few rows the weights stream from memory, and long runs keep
+// the stream going; with many rows arithmetic decides, and small pieces let all threads end together.
+inline int64_t Piece(int64_t panels, const Weight &w, int64_t rows, int threads) {
+  if (rows <= kTile) return std::max<int64_t>(1, (panels + threads * 3 - 1) / (threads * 3));
+  return std::max<int64_t>(1, (int64_t{1} << 15) / w.panel_bytes);
+}
 
 // One panel into `tile` ([rows][16]), then `store(row, first_column, columns, values)` for each row.
 template <class StoreRow>

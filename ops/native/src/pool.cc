@@ -16,8 +16,7 @@ inline void Pause() {
 #endif
 }
 
-// The affinity of the process, not of the calling thread: the framework may have bound that one to a single core,
-// and a helper that inherited the mask would share the core for ever.
+// The affinity of the process, not of the calling thread, which the framework may have bound to a single core.
 cpu_set_t ProcessMask() {
   cpu_set_t mask;
   CPU_ZERO(&mask);
@@ -77,6 +76,18 @@ void Pool::Resize() {
   helpers_.clear();
   stop_ = false;
   for (size_t i = 0; i < want; ++i) helpers_.emplace_back([this, i] { Work(static_cast<int>(i) + 1); });
+  caller_cpu_ = -1;
+}
+
+// A scheduler that sees two busy threads on one core may leave them there for seconds, at half the speed. So whenever
+// the caller turns up on another core, the helpers are sent to the rest of them.
+void Pool::KeepApart() {
+  const int cpu = sched_getcpu();
+  if (cpu == caller_cpu_) return;
+  caller_cpu_ = cpu;
+  cpu_set_t mask = ProcessMask();
+  if (CPU_COUNT(&mask) > 1 && cpu >= 0) CPU_CLR(cpu, &mask);
+  for (auto &helper : helpers_) pthread_setaffinity_np(helper.native_handle(), sizeof(mask), &mask);
 }
 
 bool Pool::TakeOne(int thread) {
@@ -92,8 +103,6 @@ bool Pool::TakeOne(int thread) {
 }
 
 void Pool::Work(int thread) {
-  const cpu_set_t mask = ProcessMask();
-  sched_setaffinity(0, sizeof(mask), &mask);
   int spins = 0;
   while (!stop_.load(std::memory_order_relaxed)) {
     if (TakeOne(thread)) {
@@ -113,6 +122,7 @@ void Pool::Work(int thread) {
 
 void Pool::Dispatch(int64_t pieces, Task task, void *context) {
   Resize();
+  KeepApart();
   done_.store(0, std::memory_order_relaxed);
   task_.store(task, std::memory_order_relaxed);
   context_.store(context, std::memory_order_relaxed);

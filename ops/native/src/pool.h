@@ -64,6 +64,7 @@ class Pool {
   bool Alone() const { return strikes_ && std::chrono::steady_clock::now() < alone_until_; }
   void Work(int thread);
   void Resize();
+  void KeepApart();
   void AfterFork();
 
   std::mutex mutex_;
@@ -79,6 +80,7 @@ class Pool {
   std::atomic<bool> stop_{false};
   std::mutex sleep_mutex_;
   std::condition_variable wake_;
+  int caller_cpu_ = -1;  // where the caller last was: helpers stay away from it
   int strikes_ = 0;  // stalls in a row; each doubles the time without helpers
   std::chrono::steady_clock::time_point alone_until_;
   std::atomic<int64_t> nanoseconds_{0};
