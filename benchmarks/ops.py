@@ -106,30 +106,28 @@ def one_process(threads: int) -> dict[str, float]:
             numpy_attention,
         )  # fmt: skip
 
-        def linear(rows, scheme):
-            weight = normal(INNER, HIDDEN) * 0.05
-            arena, layout = pack({"w": weight if scheme is None else quantize_rtn(weight, *scheme)})
-            attrs = {"weight": [*layout.matrices["w"].as_list()[:6], int(scheme is not None)], "bias": -1}
-            return normal(rows, HIDDEN), weight, arena, attrs
-
-        for rows in (1, 16, TOKENS):
-            a, weight, arena, attrs = linear(rows, None)
+        for rows, out, inner in (
+            (1, INNER, HIDDEN),
+            (16, INNER, HIDDEN),
+            (TOKENS, INNER, HIDDEN),
+            (TOKENS, HIDDEN, INNER),
+        ):
+            a, weight = normal(rows, inner), normal(out, inner) * 0.05
             ta, tweight = torch.from_numpy(a), torch.from_numpy(weight)
+            arena, layout = pack({"w": weight})
             compare(
-                f"linear_f32_{rows}",
-                "Linear",
-                [a, arena],
-                attrs,
+                f"linear_f32_{rows}x{inner}x{out}", "Linear", [a, arena],
+                {"weight": layout.matrices["w"].as_list(), "bias": -1},
                 lambda ta=ta, tweight=tweight: torch.nn.functional.linear(ta, tweight),
-            )
+            )  # fmt: skip
 
-        # 64 MB of weights, more than the last-level cache keeps: what decoding sees
+        # 250 MB of weights, far more than any cache keeps: what decoding a large model sees
         ceiling = ceilings(torch, threads)
         result.update(ceiling)
         for name, scheme in {"w4a8": (4, 32, True), "w8a8": (8, 0, False)}.items():
             weight = normal(4096, 1024) * 0.05
             packed = quantize_rtn(weight, *scheme)
-            arena, layout = pack({f"w{i}": packed for i in range(24 if name == "w4a8" else 16)})
+            arena, layout = pack({f"w{i}": packed for i in range(96 if name == "w4a8" else 64)})
             one_row, many = normal(1, 1024), normal(TOKENS, 1024)
             calls = [
                 native.prepared("Linear", [one_row, arena], {"weight": [*desc.as_list()[:6], 1], "bias": -1})[0]

@@ -179,7 +179,7 @@ int Multiply(const Weight &w, const uint8_t *arena, const float *bias, int64_t r
   for (int pass = 0; pass < 2; ++pass) {
     Carver carver(base);
     ActSet sizing(carver, most, {&w});
-    float *tiles = carver.Take<float>(threads * most * 16);
+    float *tiles = carver.Take<float>(threads * most * 32);
     float *spare = carver.Take<float>(threads * scratch);
     float *buffers = carver.Take<float>(threads * w.k);
     if (pass == 0) {
@@ -194,11 +194,12 @@ int Multiply(const Weight &w, const uint8_t *arena, const float *bias, int64_t r
         for (int64_t r = begin; r < end; ++r) acts.Pack(source(start + r, buffers + thread * w.k), r);
       });
       pool.For(w.panels, Piece(w.panels, w, count, static_cast<int>(threads)), [&](int64_t begin, int64_t end, int thread) {
-        for (int64_t p = begin; p < end; ++p)
-          PanelRows(w, arena, p, acts.For(w), bias, tiles + thread * most * 16, spare + thread * scratch,
+        ByTwo(begin, end, [&](int64_t p, int two) {
+          PanelRows(w, arena, p, two, acts.For(w), bias, tiles + thread * most * 32, spare + thread * scratch,
                     [&](int64_t r, int64_t first, int64_t columns, const float *values) {
                       std::memcpy(y + (start + r) * w.n + first, values, static_cast<size_t>(columns) * 4);
                     });
+        });
       });
     }
   }

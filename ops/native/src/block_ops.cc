@@ -90,7 +90,7 @@ extern "C" int AttentionBlock(MSMS_PARAMS) try {
       float *qkv = carver.Take<float>(most * wide);
       float *mixed = carver.Take<float>(most * inner);
       float *scores = carver.Take<float>(threads * 8 * stride);
-      float *tiles = carver.Take<float>(threads * most * 16);
+      float *tiles = carver.Take<float>(threads * most * 32);
       float *spare = carver.Take<float>(threads * spare_size);
       const ActSet in(carver, count, {&d->q, &d->k, &d->v});
       const ActSet out(carver, count, {&d->o});
@@ -107,12 +107,14 @@ extern "C" int AttentionBlock(MSMS_PARAMS) try {
         }
       });
       pool.For(panels, Piece(panels, d->q, count, threads), [&](int64_t begin, int64_t end, int thread) {
-        for (int64_t i = begin; i < end; ++i) {
-          const bool is_q = i < d->q.panels, is_k = !is_q && i < d->q.panels + d->k.panels;
-          const Weight &w = is_q ? d->q : is_k ? d->k : d->v;
-          const int64_t p = is_q ? i : is_k ? i - d->q.panels : i - d->q.panels - d->k.panels;
-          float *to = qkv + (is_q ? 0 : is_k ? k_at : v_at) + p * 16;
-          Active().panel(w, w.Panel(arena, p), in.For(w), to, wide, spare + thread * spare_size);
+        int64_t before = 0;  // the panels of q, k and v are numbered one after the other
+        float *to = qkv;
+        for (const Weight *w : {&d->q, &d->k, &d->v}) {
+          ByTwo(std::max<int64_t>(begin - before, 0), std::min(end - before, w->panels), [&](int64_t p, int two) {
+            Active().panels(*w, w->Panel(arena, p), two, in.For(*w), to + p * 16, wide, spare + thread * spare_size);
+          });
+          before += w->panels;
+          to += Padded(w->n);
         }
       });
       pool.For(count, 4, [&](int64_t begin, int64_t end, int) {
@@ -142,9 +144,10 @@ extern "C" int AttentionBlock(MSMS_PARAMS) try {
         for (int64_t r = begin; r < end; ++r) out.Pack(mixed + r * inner, r);
       });
       pool.For(d->o.panels, Piece(d->o.panels, d->o, count, threads), [&](int64_t begin, int64_t end, int thread) {
-        for (int64_t p = begin; p < end; ++p)
-          PanelRows(d->o, arena, p, out.For(d->o), Vector(arena, d->biases[3]), tiles + thread * most * 16, spare + thread * spare_size,
+        ByTwo(begin, end, [&](int64_t p, int two) {
+          PanelRows(d->o, arena, p, two, out.For(d->o), Vector(arena, d->biases[3]), tiles + thread * most * 32, spare + thread * spare_size,
                     AddResidual{x + first * hidden, y + first * hidden, hidden});
+        });
       });
     }
   }
@@ -195,7 +198,7 @@ extern "C" int MlpBlock(MSMS_PARAMS) try {
       Carver carver(base);
       float *normed = carver.Take<float>(threads * hidden);
       float *gated = carver.Take<float>(most * wide);
-      float *tiles = carver.Take<float>(threads * most * 32);
+      float *tiles = carver.Take<float>(threads * most * 64);
       float *spare = carver.Take<float>(threads * spare_size);
       const ActSet in(carver, count, {&d->gate, &d->up});
       const ActSet out(carver, count, {&d->down});
@@ -211,22 +214,23 @@ extern "C" int MlpBlock(MSMS_PARAMS) try {
         }
       });
       pool.For(d->gate.panels, Piece(d->gate.panels, d->gate, count, threads), [&](int64_t begin, int64_t end, int thread) {
-        float *tile = tiles + thread * most * 32, *up = tile + most * 16, *expanded = spare + thread * spare_size;
-        for (int64_t p = begin; p < end; ++p) {
-          PanelRows(d->gate, arena, p, in.For(d->gate), Vector(arena, d->biases[0]), tile, expanded, [](int64_t, int64_t, int64_t, const float *) {});
-          PanelRows(d->up, arena, p, in.For(d->up), Vector(arena, d->biases[1]), up, expanded,
+        float *tile = tiles + thread * most * 64, *up = tile + most * 32, *expanded = spare + thread * spare_size;
+        ByTwo(begin, end, [&](int64_t p, int two) {
+          PanelRows(d->gate, arena, p, two, in.For(d->gate), Vector(arena, d->biases[0]), tile, expanded, [](int64_t, int64_t, int64_t, const float *) {});
+          PanelRows(d->up, arena, p, two, in.For(d->up), Vector(arena, d->biases[1]), up, expanded,
                     [&](int64_t r, int64_t column, int64_t columns, const float *values) {
-                      Active().swiglu(tile + r * 16, values, gated + r * wide + column, columns);
+                      Active().swiglu(tile + r * 32, values, gated + r * wide + column, columns);
                     });
-        }
+        });
       });
       pool.For(count, 4, [&](int64_t begin, int64_t end, int) {
         for (int64_t r = begin; r < end; ++r) out.Pack(gated + r * wide, r);
       });
       pool.For(d->down.panels, Piece(d->down.panels, d->down, count, threads), [&](int64_t begin, int64_t end, int thread) {
-        for (int64_t p = begin; p < end; ++p)
-          PanelRows(d->down, arena, p, out.For(d->down), Vector(arena, d->biases[2]), tiles + thread * most * 32, spare + thread * spare_size,
+        ByTwo(begin, end, [&](int64_t p, int two) {
+          PanelRows(d->down, arena, p, two, out.For(d->down), Vector(arena, d->biases[2]), tiles + thread * most * 64, spare + thread * spare_size,
                     AddResidual{x + first * hidden, y + first * hidden, hidden});
+        });
       });
     }
   }

@@ -5,7 +5,7 @@
 #include "weight.h"
 
 namespace msms {
-constexpr int64_t kTile = 8;  // rows of activations that share one pass over a weight panel
+constexpr int64_t kTile = 12;  // rows of activations laid out together
 
 // Rows of activations, laid out for the panels: tile r / m holds row r at lane r % m, m = min(rows, kTile).
 struct Acts {
@@ -40,8 +40,9 @@ struct Kernels {
   void (*rms_norm)(const float *x, const float *w, float eps, int64_t h, float *y);
   void (*pack_float)(const float *x, int64_t row, const Acts &acts);
   void (*pack_int8)(const float *x, int64_t row, const Acts &acts);
-  // out[r * stride + lane] for rows [0, acts.rows): one panel's 16 outputs; `scratch` holds kp * 16 floats.
-  void (*panel)(const Weight &w, const uint8_t *panel, const Acts &acts, float *out, int64_t stride, float *scratch);
+  // out[r * stride + lane] for rows [0, acts.rows): the 16 outputs of one panel, or the 32 of two neighbours, which
+  // share the reading of the activations; `scratch` holds k * 16 floats a panel for float activations.
+  void (*panels)(const Weight &w, const uint8_t *panel, int count, const Acts &acts, float *out, int64_t stride, float *scratch);
   void (*unpack_row)(const Weight &w, const uint8_t *panel, int lane, float *out);  // [k] f32
   void (*swiglu)(const float *gate, const float *up, float *y, int64_t n);
   void (*add)(const float *a, const float *b, float *y, int64_t n);

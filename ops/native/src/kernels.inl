@@ -135,63 +135,69 @@ inline F16 GroupMin(const Weight &w, const uint8_t *panel, int64_t g) {
   return w.asym ? LoadHalf(reinterpret_cast<const uint16_t *>(panel + w.min_at) + g * 16) : F16{};
 }
 
-// One panel by M rows. Integer sums are exact; each group then adds scale_w * scale_a * sum in group order.
-template <bool kWide, bool kAsym, int M>
-void PanelInt8(const Weight &w, const uint8_t *panel, const Acts &acts, int64_t tile, int64_t m, float *out, int64_t stride) {
-  const int8_t *a = acts.q + tile * acts.kp * m;
-  const float *scale = acts.scale + tile * acts.groups * m, *sum = acts.sum + tile * acts.groups * m;
-  const int32_t *isum = acts.isum + tile * acts.groups * m;
-  const int64_t step = w.group ? w.group : w.kp;
-  // The first rows meet a cold panel: ask for the next one while this one is multiplied.
-  const uint8_t *next = panel + w.panel_bytes;
-  const int64_t ahead = tile == 0 ? w.panel_bytes * 32 / w.kp : 0;
-  F16 total[M] = {};
+inline I16 Recentred(I16 acc, int32_t isum, int32_t offset) { return acc - isum * offset; }
+
+// P panels by M rows. Integer sums are exact; each group then adds scale_w * scale_a * sum in group order.
+template <bool kWide, bool kAsym, int M, int P>
+void PanelsInt8(const Weight &w, const uint8_t *panel, const Acts &acts, int64_t tile, int64_t first, float *out, int64_t stride) {
+  const int64_t m = acts.m, step = w.group ? w.group : w.kp, at = tile * acts.groups * m + first;
+  const int8_t *a = acts.q + tile * acts.kp * m + first * 4;
+  const float *scale = acts.scale + at, *sum = acts.sum + at;
+  const int32_t *isum = acts.isum + at;
+  // The first rows meet a cold panel: ask for the next ones while these are multiplied.
+  const uint8_t *next = panel + P * w.panel_bytes;
+  const int64_t ahead = tile == 0 && first == 0 ? P * w.panel_bytes * 32 / w.kp : 0;
+  F16 total[M][P] = {};
   for (int64_t g = 0; g < w.groups; ++g) {
     const int64_t end = (g + 1) * step < w.kp ? (g + 1) * step : w.kp;
-    I16 acc[M] = {};
+    I16 acc[M][P] = {};
     for (int64_t k = g * step; k < end; k += 32) {
       for (int64_t i = 0; i < ahead; i += 64) __builtin_prefetch(next + i);
       next += ahead;
-      if (kWide) {
-        for (int j = 0; j < 8; ++j) {
-          const U64 v = LoadBytes(panel + k * 16 + j * 64);
-          for (int r = 0; r < M; ++r) acc[r] = Dot<true>(acc[r], v, a + (k + j * 4) * m + r * 4);
+      for (int j = 0; j < (kWide ? 8 : 4); ++j) {
+        U64 low[P], high[P];
+        for (int p = 0; p < P; ++p) {
+          const U64 v = LoadBytes(panel + p * w.panel_bytes + k * (kWide ? 16 : 8) + j * 64);
+          low[p] = kWide ? v : LowNibbles(v);
+          high[p] = HighNibbles(v);
         }
-      } else {
-        for (int j = 0; j < 4; ++j) {
-          const U64 v = LoadBytes(panel + k * 8 + j * 64);
-          const U64 low = LowNibbles(v), high = HighNibbles(v);
-          for (int r = 0; r < M; ++r) acc[r] = Dot<false>(acc[r], low, a + (k + j * 4) * m + r * 4);
-          for (int r = 0; r < M; ++r) acc[r] = Dot<false>(acc[r], high, a + (k + j * 4 + 16) * m + r * 4);
-        }
+        const int8_t *quads = a + (k + j * 4) * m;
+        for (int r = 0; r < M; ++r)
+          for (int p = 0; p < P; ++p) acc[r][p] = Dot<kWide>(acc[r][p], low[p], quads + r * 4);
+        if (!kWide)
+          for (int r = 0; r < M; ++r)
+            for (int p = 0; p < P; ++p) acc[r][p] = Dot<kWide>(acc[r][p], high[p], quads + 16 * m + r * 4);
       }
     }
-    const F16 d = GroupScale(w, panel, g);
-    if (kAsym) {
-      const F16 low = GroupMin(w, panel, g);
+    for (int p = 0; p < P; ++p) {
+      const F16 d = GroupScale(w, panel + p * w.panel_bytes, g);
+      const F16 low = kAsym ? GroupMin(w, panel + p * w.panel_bytes, g) : F16{};
       for (int r = 0; r < M; ++r) {
-        total[r] = Fma(ToFloat(acc[r]), d * Set(scale[g * m + r]), total[r]);
-        total[r] = Fma(low, Set(sum[g * m + r]), total[r]);
-      }
-    } else {
-      for (int r = 0; r < M; ++r) {
-        const I16 centred = acc[r] - isum[g * m + r] * (kWide ? 128 : 8);
-        total[r] = Fma(ToFloat(centred), d * Set(scale[g * m + r]), total[r]);
+        const I16 integer = kAsym ? acc[r][p] : Recentred(acc[r][p], isum[g * m + r], kWide ? 128 : 8);
+        total[r][p] = Fma(ToFloat(integer), d * Set(scale[g * m + r]), total[r][p]);
+        if (kAsym) total[r][p] = Fma(low, Set(sum[g * m + r]), total[r][p]);
       }
     }
   }
-  for (int r = 0; r < M; ++r) Store(out + r * stride, total[r]);
+  for (int r = 0; r < M; ++r)
+    for (int p = 0; p < P; ++p) Store(out + r * stride + p * 16, total[r][p]);
 }
 
-template <int M>
-void PanelFloat(const Weight &w, const float *panel, const Acts &acts, int64_t tile, int64_t m, float *out, int64_t stride) {
+template <int M, int P>
+void PanelsFloat(const Weight &w, const float *panel, int64_t distance, const Acts &acts, int64_t tile, float *out, int64_t stride) {
+  const int64_t m = acts.m;
   const float *a = acts.f + tile * acts.k * m;
-  F16 total[M] = {};
+  F16 total[M][P] = {};
   for (int64_t k = 0; k < w.k; ++k) {
-    const F16 v = Load(panel + k * 16);
-    for (int r = 0; r < M; ++r) total[r] = Fma(v, Set(a[k * m + r]), total[r]);
+    F16 v[P];
+    for (int p = 0; p < P; ++p) v[p] = Load(panel + p * distance + k * 16);
+    for (int r = 0; r < M; ++r) {
+      const F16 x = Set(a[k * m + r]);
+      for (int p = 0; p < P; ++p) total[r][p] = Fma(v[p], x, total[r][p]);
+    }
   }
-  for (int r = 0; r < M; ++r) Store(out + r * stride, total[r]);
+  for (int r = 0; r < M; ++r)
+    for (int p = 0; p < P; ++p) Store(out + r * stride + p * 16, total[r][p]);
 }
 
 // Float weights of a quantized panel, for schemes with float activations: [k][16].
@@ -220,38 +226,73 @@ void UnpackRow(const Weight &w, const uint8_t *panel, int lane, float *out) {
   }
 }
 
-template <int M>
-void PanelTile(const Weight &w, const uint8_t *panel, const Acts &acts, int64_t tile, float *out, int64_t stride) {
-  const int64_t m = acts.m;
-  if (w.kind == msms::kF32 || !w.act) {
-    PanelFloat<M>(w, reinterpret_cast<const float *>(panel), acts, tile, m, out, stride);
-  } else if (w.kind == msms::kW8) {
-    PanelInt8<true, false, M>(w, panel, acts, tile, m, out, stride);
+constexpr int kRows8 = 6;  // rows that the integer kernel keeps in registers beside two panels
+
+template <int M, int P>
+void RowsInt8(const Weight &w, const uint8_t *panel, const Acts &acts, int64_t tile, int64_t first, float *out, int64_t stride) {
+  if (w.kind == msms::kW8) {
+    PanelsInt8<true, false, M, P>(w, panel, acts, tile, first, out, stride);
   } else if (w.asym) {
-    PanelInt8<false, true, M>(w, panel, acts, tile, m, out, stride);
+    PanelsInt8<false, true, M, P>(w, panel, acts, tile, first, out, stride);
   } else {
-    PanelInt8<false, false, M>(w, panel, acts, tile, m, out, stride);
+    PanelsInt8<false, false, M, P>(w, panel, acts, tile, first, out, stride);
   }
 }
 
-void Panel(const Weight &w, const uint8_t *panel, const Acts &acts, float *out, int64_t stride, float *scratch) {
-  if (w.kind != msms::kF32 && !w.act) {
-    UnpackPanel(w, panel, scratch);
-    panel = reinterpret_cast<const uint8_t *>(scratch);
-  }
-  for (int64_t row = 0; row < acts.rows; row += acts.m) {
-    const int64_t left = acts.rows - row < acts.m ? acts.rows - row : acts.m, tile = row / acts.m;
+void PanelsQuantized(const Weight &w, const uint8_t *panel, int count, const Acts &acts, float *out, int64_t stride) {
+  for (int64_t row = 0; row < acts.rows;) {
+    const int64_t tile = row / acts.m, first = row % acts.m, in_tile = (acts.m < acts.rows - tile * acts.m ? acts.m : acts.rows - tile * acts.m) - first;
+    const int64_t rows = in_tile < kRows8 ? in_tile : kRows8;
     float *to = out + row * stride;
-    switch (left) {
-      case 1: PanelTile<1>(w, panel, acts, tile, to, stride); break;
-      case 2: PanelTile<2>(w, panel, acts, tile, to, stride); break;
-      case 3: PanelTile<3>(w, panel, acts, tile, to, stride); break;
-      case 4: PanelTile<4>(w, panel, acts, tile, to, stride); break;
-      case 5: PanelTile<5>(w, panel, acts, tile, to, stride); break;
-      case 6: PanelTile<6>(w, panel, acts, tile, to, stride); break;
-      case 7: PanelTile<7>(w, panel, acts, tile, to, stride); break;
-      default: PanelTile<8>(w, panel, acts, tile, to, stride); break;
+    if (rows == kRows8 && count == 2) {
+      RowsInt8<kRows8, 2>(w, panel, acts, tile, first, to, stride);
+    } else {
+      for (int p = 0; p < count; ++p, to += 16) {
+        const uint8_t *one = panel + p * w.panel_bytes;
+        switch (rows) {
+          case 1: RowsInt8<1, 1>(w, one, acts, tile, first, to, stride); break;
+          case 2: RowsInt8<2, 1>(w, one, acts, tile, first, to, stride); break;
+          case 3: RowsInt8<3, 1>(w, one, acts, tile, first, to, stride); break;
+          case 4: RowsInt8<4, 1>(w, one, acts, tile, first, to, stride); break;
+          case 5: RowsInt8<5, 1>(w, one, acts, tile, first, to, stride); break;
+          default: RowsInt8<kRows8, 1>(w, one, acts, tile, first, to, stride); break;
+        }
+      }
     }
+    row += rows;
+  }
+}
+
+template <int P>
+void RowsFloat(const Weight &w, const float *panel, int64_t distance, const Acts &acts, int64_t tile, int64_t rows, float *out, int64_t stride) {
+  switch (rows) {
+    case 1: PanelsFloat<1, P>(w, panel, distance, acts, tile, out, stride); break;
+    case 2: PanelsFloat<2, P>(w, panel, distance, acts, tile, out, stride); break;
+    case 3: PanelsFloat<3, P>(w, panel, distance, acts, tile, out, stride); break;
+    case 4: PanelsFloat<4, P>(w, panel, distance, acts, tile, out, stride); break;
+    case 5: PanelsFloat<5, P>(w, panel, distance, acts, tile, out, stride); break;
+    case 6: PanelsFloat<6, P>(w, panel, distance, acts, tile, out, stride); break;
+    case 7: PanelsFloat<7, P>(w, panel, distance, acts, tile, out, stride); break;
+    case 8: PanelsFloat<8, P>(w, panel, distance, acts, tile, out, stride); break;
+    case 9: PanelsFloat<9, P>(w, panel, distance, acts, tile, out, stride); break;
+    case 10: PanelsFloat<10, P>(w, panel, distance, acts, tile, out, stride); break;
+    case 11: PanelsFloat<11, P>(w, panel, distance, acts, tile, out, stride); break;
+    default: PanelsFloat<12, P>(w, panel, distance, acts, tile, out, stride); break;
+  }
+}
+
+void Panels(const Weight &w, const uint8_t *panel, int count, const Acts &acts, float *out, int64_t stride, float *scratch) {
+  if (w.kind != msms::kF32 && w.act) return PanelsQuantized(w, panel, count, acts, out, stride);
+  const float *floats = reinterpret_cast<const float *>(panel);
+  if (w.kind != msms::kF32) {
+    for (int p = 0; p < count; ++p) UnpackPanel(w, panel + p * w.panel_bytes, scratch + p * w.k * 16);
+    floats = scratch;
+  }
+  const int64_t distance = w.k * 16;
+  for (int64_t row = 0; row < acts.rows; row += acts.m) {
+    const int64_t rows = acts.rows - row < acts.m ? acts.rows - row : acts.m, tile = row / acts.m;
+    if (count == 2) RowsFloat<2>(w, floats, distance, acts, tile, rows, out + row * stride, stride);
+    else RowsFloat<1>(w, floats, distance, acts, tile, rows, out + row * stride, stride);
   }
 }
 
@@ -270,13 +311,17 @@ void Add(const float *a, const float *b, float *y, int64_t n) {
 
 void Rope(const float *x, const float *table, int64_t dim, float *y) {
   const int64_t half = dim / 2;
-  for (int64_t i = 0; i < half; i += 16) {
-    const int n = static_cast<int>(half - i < 16 ? half - i : 16);
-    const F16 a = LoadPart(x + i, n), b = LoadPart(x + half + i, n);
-    const F16 cos = LoadPart(table + i, n), sin = LoadPart(table + half + i, n);
-    StorePart(y + i, a * cos - b * sin, n);
-    StorePart(y + half + i, b * cos + a * sin, n);
+  int64_t i = 0;
+  for (; i + 16 <= half; i += 16) {
+    const F16 a = Load(x + i), b = Load(x + half + i), cos = Load(table + i), sin = Load(table + half + i);
+    Store(y + i, a * cos - b * sin);
+    Store(y + half + i, b * cos + a * sin);
   }
+  if (i == half) return;
+  const int n = static_cast<int>(half - i);
+  const F16 a = LoadPart(x + i, n), b = LoadPart(x + half + i, n), cos = LoadPart(table + i, n), sin = LoadPart(table + half + i, n);
+  StorePart(y + i, a * cos - b * sin, n);
+  StorePart(y + half + i, b * cos + a * sin, n);
 }
 
 // ---- attention -----------------------------------------------------------------------------------------------------
@@ -414,5 +459,5 @@ void Attend(const AttendJob &job) { job.half ? AttendAll<true>(job) : AttendAll<
 
 #define MSMS_TABLE(symbol, label)                                                                                     \
   const msms::Kernels msms::symbol = {label, MSMS_ISA::RmsNorm, MSMS_ISA::PackFloat, MSMS_ISA::PackInt8,              \
-                                      MSMS_ISA::Panel, MSMS_ISA::UnpackRow,   MSMS_ISA::Swiglu, MSMS_ISA::Add,        \
+                                      MSMS_ISA::Panels, MSMS_ISA::UnpackRow,  MSMS_ISA::Swiglu, MSMS_ISA::Add,        \
                                       MSMS_ISA::Rope, MSMS_ISA::StoreKv, MSMS_ISA::Attend};

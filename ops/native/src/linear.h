@@ -45,11 +45,11 @@ class ActSet {
   int used_ = 0;
 };
 
-// Floats that one thread needs to expand a panel of a scheme with float activations.
+// Floats that one thread needs to expand two panels of a scheme with float activations.
 inline int64_t PanelScratch(std::initializer_list<const Weight *> weights) {
   int64_t most = 0;
   for (const Weight *w : weights)
-    if (w->kind != kF32 && !w->act) most = std::max(most, w->k * 16);
+    if (w->kind != kF32 && !w->act) most = std::max(most, w->k * 32);
   return most;
 }
 
@@ -57,20 +57,26 @@ inline int64_t PanelScratch(std::initializer_list<const Weight *> weights) {
 // the stream going; with many rows arithmetic decides, and small pieces let all threads end together.
 inline int64_t Piece(int64_t panels, const Weight &w, int64_t rows, int threads) {
   if (rows <= kTile) return std::max<int64_t>(1, (panels + threads * 3 - 1) / (threads * 3));
-  return std::max<int64_t>(1, (int64_t{1} << 15) / w.panel_bytes);
+  return std::max<int64_t>(2, (int64_t{1} << 15) / w.panel_bytes / 2 * 2);  // whole pairs
 }
 
-// One panel into `tile` ([rows][16]), then `store(row, first_column, columns, values)` for each row.
+// One panel or two neighbours into `tile` ([rows][32]), then `store(row, first_column, columns, values)` for each row.
 template <class StoreRow>
-void PanelRows(const Weight &w, const uint8_t *arena, int64_t p, const Acts &acts, const float *bias, float *tile, float *scratch,
+void PanelRows(const Weight &w, const uint8_t *arena, int64_t p, int count, const Acts &acts, const float *bias, float *tile, float *scratch,
                StoreRow store) {
-  Active().panel(w, w.Panel(arena, p), acts, tile, 16, scratch);
-  const int64_t first = p * 16, columns = std::min<int64_t>(16, w.n - first);
+  Active().panels(w, w.Panel(arena, p), count, acts, tile, 32, scratch);
+  const int64_t first = p * 16, columns = std::min<int64_t>(16 * count, w.n - first);
   for (int64_t r = 0; r < acts.rows; ++r) {
-    float *values = tile + r * 16;
+    float *values = tile + r * 32;
     if (bias)
       for (int64_t j = 0; j < columns; ++j) values[j] += bias[first + j];
     store(r, first, columns, values);
   }
+}
+
+// Calls body(panel, count) for [begin, end) by two, and one when one is left.
+template <class Body>
+void ByTwo(int64_t begin, int64_t end, Body body) {
+  for (int64_t p = begin; p < end; p += 2) body(p, p + 1 < end ? 2 : 1);
 }
 }  // namespace msms
