@@ -12,6 +12,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -28,11 +29,22 @@ def measure(python: str, script: str, *arguments: str) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def q4_0(python: str, model: str, threads: tuple[str, str]) -> dict[str, float]:
+    """The peer's best rates on the model rounded once more, to the form that it repacks for this processor."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder) / "q4_0.gguf")
+        measure(python, "decode_llama_cpp.py", model, "--requantize", file)
+        runs = [
+            measure(python, "decode_llama_cpp.py", file, *threads, "--flash", flash) for flash in ("0", "1", "0", "1")
+        ]
+    return {name: round(max(run[name] for run in runs), 1) for name in RATES}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a GGUF file; both sides read it")
     parser.add_argument("--peer-python", default=sys.executable)
-    parser.add_argument("--peer-model", help="another GGUF file for the peer, such as its Q4_0 form")
+    parser.add_argument("--q4_0", action="store_true", help="also measure the peer on the model's Q4_0 form")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--profile", action="store_true", help="say how each step's time divides")
@@ -45,12 +57,13 @@ def main() -> None:
         ours.append(measure(sys.executable, "decode_ours.py", args.model, *threads, *extra))
         # llama.cpp with and without flash attention; each figure takes the better of the two
         for flash in peers:
-            command = ("decode_llama_cpp.py", args.peer_model or args.model, *threads, "--flash", str(flash))
+            command = ("decode_llama_cpp.py", args.model, *threads, "--flash", str(flash))
             peers[flash].append(measure(args.peer_python, *command))
         print(f"round {turn + 1}")
         for side, run in {"ours": ours[-1], **{f"llama.cpp, flash {k}": v[-1] for k, v in peers.items()}}.items():
             print(f"  {side:20}" + "".join(f"{name:>12} {run[name]:6.1f}" for name in RATES), flush=True)
 
+    repacked = q4_0(args.peer_python, args.model, threads) if args.q4_0 else {}
     best, median, worst = max, statistics.median, min
     table = {name: {} for name in (*RATES, *COSTS)}
     for name in RATES:
@@ -82,6 +95,8 @@ def main() -> None:
         "peer_rss_mb": round(table["peak_mb"]["peer"][1], 1),
         "peer_rss_over_import_mb": round(table["over_import_mb"]["peer"][1], 1),
     }
+    if repacked:
+        summary["peer_q4_0"] = repacked
     print(json.dumps(summary))
 
 

@@ -16,6 +16,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--flash", type=int, default=-1, choices=(-1, 0, 1), help="-1 lets llama.cpp choose")
     parser.add_argument("--ubatch", type=int, default=512)
+    parser.add_argument("--requantize", metavar="OUT", help="write the model's Q4_0 form to OUT, and nothing else")
     args = parser.parse_args()
 
     started = time.perf_counter()
@@ -25,6 +26,13 @@ def main() -> None:
     silent = lib.llama_log_callback(lambda *_: None)
     lib.llama_log_set(silent, ctypes.c_void_p(0))
     lib.llama_backend_init()
+    if args.requantize:
+        form = lib.llama_model_quantize_default_params()
+        form.ftype, form.allow_requantize = lib.LLAMA_FTYPE_MOSTLY_Q4_0, True
+        if lib.llama_model_quantize(args.model.encode(), args.requantize.encode(), ctypes.byref(form)):
+            raise SystemExit(f"{args.requantize}: llama.cpp cannot write it")
+        print("{}")
+        return
     model = lib.llama_model_load_from_file(args.model.encode(), lib.llama_model_default_params())
     if not model:
         raise SystemExit(f"{args.model}: llama.cpp cannot load it")
