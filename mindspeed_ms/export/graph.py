@@ -6,6 +6,7 @@ from pathlib import Path
 import mindspore as ms
 from mindspore import nn
 
+from mindspeed_ms.export.inputs import dynamic_inputs
 from mindspeed_ms.export.mindir import parse_model, serialize, set_library
 from mindspeed_ms.export.program import PLACEHOLDER, Program
 from mindspeed_ms.ops.aot import aot_op
@@ -40,11 +41,6 @@ class RaggedDecoder(nn.Cell):
             x = self.attention[index](x, table, arena, cache, positions, slots, seq_starts, block_tables)
             x = self.mlp[index](x, arena)
         return self.lm_head(x, rows, arena)
-
-
-def dynamic_inputs(program: Program) -> list[ms.Tensor]:
-    """Tensors without data that stand for the graph's inputs when it is compiled, for any number of tokens."""
-    return [ms.Tensor(shape=list(shape), dtype=getattr(ms, dtype)) for dtype, shape in program.inputs.values()]
 
 
 def export_mindir(program: Program) -> bytes:

@@ -9,7 +9,7 @@ from mindspore import nn
 from mindspore.graph.api import _cell_graph_executor, _real_phase
 
 from mindspeed_ms.errors import BundleError, ConfigError, DeviceLostError
-from mindspeed_ms.export.graph import dynamic_inputs
+from mindspeed_ms.export.inputs import dynamic_inputs
 from mindspeed_ms.export.mindir import write_runnable
 from mindspeed_ms.export.program import cache_shape
 from mindspeed_ms.export.reader import Bundle
