@@ -20,7 +20,7 @@ from mindspeed_ms.weights.source import ModelSource, TokenizerFiles, check_tenso
 INDEX = "model.safetensors.index.json"
 FORMAT_VERSION = 1
 _FLOATS = ("F32", "F16", "BF16")
-_SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty")
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
 class HFSource(ModelSource):
@@ -57,7 +57,10 @@ class HFSource(ModelSource):
             value = given.get(key)
             if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
                 raise WeightsError(f"{self.path / 'generation_config.json'}: {key} is {value!r}, expected a number")
-        return {key: given[key] for key in _SAMPLING if given.get(key) is not None}
+        found = {key: given[key] for key in _SAMPLING if given.get(key) is not None}
+        if found.get("top_k") == -1:  # some write "all of them" so
+            found["top_k"] = 0
+        return found
 
     def _read_scheme(self, scheme: Any) -> None:
         if scheme is None:

@@ -61,7 +61,7 @@ class ModelSource(ABC):
     @property
     @abstractmethod
     def generation(self) -> dict[str, Any]:
-        """Sampling settings that came with the weights: temperature, top_k, top_p, repetition_penalty, if given."""
+        """Sampling settings given with the weights: any of temperature, top_k, top_p, min_p, repetition_penalty."""
 
     @cached_property
     def _shapes(self) -> dict[str, tuple[int, ...]]:

@@ -214,11 +214,9 @@ def _listed(prompts: Prompt | Seq[Prompt]) -> list[Prompt]:
 
 
 def _defaults(generation: Mapping[str, Any]) -> SamplingParams:
-    """The model's recommendation (generation_config.json), which may write 'no limit' as -1."""
+    """The model's recommendation (generation_config.json)."""
     known = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
     fields = {name: generation[name] for name in known if generation.get(name) is not None}
-    if fields.get("top_k") == -1:
-        fields["top_k"] = 0
     try:
         return SamplingParams.parse(fields)
     except RequestError as error:

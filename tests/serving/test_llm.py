@@ -93,9 +93,9 @@ def test_leaving_a_stream_early_frees_its_blocks(make_llm):
 def test_the_model_s_own_settings_are_the_defaults(make_llm):
     llm, _ = make_llm()
     assert llm.default_params == SamplingParams()
-    generation = {"temperature": 0.6, "top_k": -1, "top_p": 0.9, "repetition_penalty": None}
+    generation = {"temperature": 0.6, "min_p": 0.1, "top_p": 0.9, "repetition_penalty": None}
     tuned = LLM.over(HashRunner, files(), generation)
-    assert tuned.default_params == SamplingParams(temperature=0.6, top_p=0.9)
+    assert tuned.default_params == SamplingParams(temperature=0.6, top_p=0.9, min_p=0.1)
     tuned.close()
     with pytest.raises(ConfigError, match="^generation_config: top_p: 3: expected"):
         LLM.over(HashRunner, files(), {"top_p": 3})

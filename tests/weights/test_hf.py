@@ -69,6 +69,8 @@ def test_generation_settings(hf_dir):
     given = {"temperature": 0.6, "top_k": 20, "do_sample": True, "top_p": None}
     (path / "generation_config.json").write_text(json.dumps(given))
     assert open_model(path).generation == {"temperature": 0.6, "top_k": 20}
+    (path / "generation_config.json").write_text(json.dumps({"top_k": -1, "min_p": 0.1}))
+    assert open_model(path).generation == {"top_k": 0, "min_p": 0.1}
     (path / "generation_config.json").write_text(json.dumps({"temperature": "hot"}))
     with pytest.raises(WeightsError, match="generation_config.json: temperature is 'hot', expected a number"):
         open_model(path).generation  # noqa: B018
