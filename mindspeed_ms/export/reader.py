@@ -71,17 +71,17 @@ def is_bundle(path: str | Path) -> bool:
     return (Path(path) / INFO_FILE).is_file()
 
 
-def open_bundle(path: str | Path, verify: bool = True, graph: bool = True) -> Bundle:
-    """Reads and checks a bundle; `verify=False` leaves out the checksum of the weights, the one slow check.
+def open_bundle(path: str | Path, graph: bool = True) -> Bundle:
+    """Reads and checks a bundle; `graph=False` leaves the graph unread, to remake it.
 
-    `graph=False` leaves the graph unread, to remake it. Raises BundleError naming the file or field.
+    Raises BundleError naming the file or field.
     """
     path = Path(path)
     if not path.is_dir():
         raise BundleError(f"{path}: no such directory, expected a bundle made by `mindspeed-ms export`")
     info = parse_info(read_file(path, INFO_FILE, 8 << 20), path)
     _check(info, path)
-    check_file(path, WEIGHTS_FILE, info.files[WEIGHTS_FILE], content=verify)
+    check_file(path, WEIGHTS_FILE, info.files[WEIGHTS_FILE])
     mindir = _small(path, info, MINDIR_FILE) if graph else b""
     template = _small(path, info, TEMPLATE_FILE) if TEMPLATE_FILE in info.files else None
     try:
