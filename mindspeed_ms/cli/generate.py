@@ -24,6 +24,7 @@ def generate(
     repetition_penalty: o.RepetitionPenalty = None,
     seed: o.Seed = None,
     stop: o.Stop = None,
+    stop_token_id: o.StopTokenIds = None,
     logprobs: Annotated[int | None, typer.Option(help="With --json: this many alternatives a token.")] = None,
     threads: o.Threads = None,
     kv_tokens: o.KvTokens = 8192,
@@ -35,6 +36,8 @@ def generate(
     from mindspeed_ms.cli.output import answers, busy, stream
     from mindspeed_ms.serving.engine.llm import LLM
 
+    if logprobs is not None and not as_json:
+        raise typer.BadParameter("--logprobs are printed with --json only")
     texts = prompts or [sys.stdin.read()]
     with busy("Loading the model"):
         llm = LLM(model, threads=threads, kv_tokens=kv_tokens)
@@ -49,6 +52,7 @@ def generate(
             repetition_penalty=repetition_penalty,
             seed=seed,
             stop=stop,
+            stop_token_ids=stop_token_id,
             logprobs=logprobs,
         )
         inputs = [llm.chat_ids([{"role": "user", "content": text}]) if chat else text for text in texts]

@@ -25,6 +25,9 @@ MinP = Annotated[
 RepetitionPenalty = Annotated[float | None, typer.Option(help="Above 1: tokens already there become less likely.")]
 Seed = Annotated[int | None, typer.Option(help="The same seed gives the same answer.")]
 MaxTokens = Annotated[int | None, typer.Option(help="Most tokens of an answer.")]
+StopTokenIds = Annotated[
+    list[int] | None, typer.Option("--stop-token-id", help="A token that ends the answer; may be repeated.")
+]
 Stop = Annotated[list[str] | None, typer.Option(help="A string that ends the answer; may be repeated.")]
 
 

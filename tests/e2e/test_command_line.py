@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = "{% for m in messages %}<s>{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}</s>{% endif %}"
@@ -16,10 +17,12 @@ TEMPLATE = "{% for m in messages %}<s>{{ m['content'] }}{% endfor %}{% if add_ge
 
 @pytest.fixture(scope="module")
 def life(tmp_path_factory):
-    """A folder with a tiny model and what the first commands made of it; and the library built, in the usual cache."""
+    """A folder with a tiny model, quantized and exported; and the library built, in the usual cache."""
     sys.path.insert(0, str(ROOT / "tests" / "weights"))
     from weights_files import write_hf
 
+    from mindspeed_ms.compress.quantize import quantize_model
+    from mindspeed_ms.export.bundle import export_bundle
     from mindspeed_ms.ops.native.build import library_path
 
     library_path()
@@ -28,6 +31,8 @@ def life(tmp_path_factory):
     (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
     (model / "generation_config.json").write_text(json.dumps({"temperature": 0.5, "top_k": 7}))
     (folder / "text.txt").write_text("%&'()*+,-./0123456789" * 5)
+    quantize_model(model, folder / "small", "w4a8", 32, True)
+    export_bundle(folder / "small", folder / "bundle")
     return folder
 
 
@@ -60,22 +65,22 @@ def command(life, *arguments, **options):
 
 
 def test_quantize_reports_size_and_error_of_each_layer(ms, life):
-    shown = ms("quantize", "model", "small", "--scheme", "w4a8", "--group", "32", "--asymmetric")
+    shown = ms("quantize", "model", "small4", "--scheme", "w4a8", "--group", "32", "--asymmetric")
     assert "model.layers.1.mlp.down_proj.weight" in shown and "lossless      no" in shown
     report = json.loads(ms("quantize", "model", "small8", "--scheme", "w8a8", "--json"))
     assert report["scheme"] == "w8a8" and report["bytes_after"] < report["bytes_before"]
     assert len(report["layers"]) == 2 + 2 * 7
     assert 0 < max(layer["relative_rms"] for layer in report["layers"]) < 0.02
-    assert (life / "small" / "config.json").is_file()
+    assert (life / "small4" / "config.json").is_file()
 
 
 def test_export_writes_a_bundle_and_refreshes_it(ms, life):
-    report = json.loads(ms("export", "small", "bundle", "--json"))
+    report = json.loads(ms("export", "small", "exported", "--json"))
     assert report["scheme"] == "w4a8"
-    assert report["bytes"] == sum(file.stat().st_size for file in (life / "bundle").iterdir())
-    (life / "bundle" / "graph.mindir").write_bytes(b"damaged")
-    ms("export", "bundle", "--refresh")
-    assert ms("generate", "bundle", "%&", "--max-tokens", "1").endswith("\n")
+    assert report["bytes"] == sum(file.stat().st_size for file in (life / "exported").iterdir())
+    (life / "exported" / "graph.mindir").write_bytes(b"damaged")
+    ms("export", "exported", "--refresh")
+    assert ms("generate", "exported", "%&", "--max-tokens", "1").endswith("\n")
 
 
 def test_eval_reports_perplexity(ms):
@@ -91,6 +96,18 @@ def test_generate_answers_each_prompt_and_repeats_itself_by_seed(ms):
     assert all(row["finish_reason"] in ("stop", "length") for row in rows)
     text = ms("generate", "bundle", "%&'(", "--max-tokens", "8", "--seed", "3")
     assert text == rows[0]["text"] + "\n"
+
+
+def test_generate_reports_the_likeliest_tokens_and_ends_at_a_token(ms):
+    asked = ("generate", "bundle", "%&'(", "--max-tokens", "8", "--temperature", "0", "--json")
+    row = json.loads(ms(*asked, "--logprobs", "2"))
+    assert all(list(token["top"])[0] == str(token["token_id"]) and len(token["top"]) == 2 for token in row["logprobs"])
+    third = row["output_ids"][2]
+    ended = json.loads(ms(*asked, "--stop-token-id", str(third)))
+    assert ended["output_ids"] == row["output_ids"][: row["output_ids"].index(third) + 1]
+    assert (ended["finish_reason"], ended["stop_reason"]) == ("stop", third)
+    with pytest.raises(typer.BadParameter, match="--logprobs are printed with --json only"):
+        ms("generate", "bundle", "%&'(", "--logprobs", "2")
 
 
 def test_generate_reads_a_prompt_from_its_input_and_can_ask_it_as_a_question(ms):
