@@ -24,11 +24,6 @@ CACHE_INPUTS = [
 ]  # fmt: skip
 
 
-def padded_head(head_dim: int) -> int:
-    """D16: the head size rounded up to 16."""
-    return -(-head_dim // 16) * 16
-
-
 class PagedAttentionReference(nn.Cell):
     """The same from built-in operators, with one copy of its sequence's keys and values a token: for tests."""
 

@@ -3,6 +3,8 @@
 import numpy as np
 import ops_oracle as oracle
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from ops_oracle import close
 
 ms = pytest.importorskip("mindspore")
@@ -11,6 +13,13 @@ from mindspeed_ms.ops.native.quant import quantize_rtn  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("graph_mode")
 F32, F16, I32, U8 = ms.float32, ms.float16, ms.int32, ms.uint8
+seeds = st.integers(0, 2**32 - 1).map(np.random.default_rng)
+
+
+def drawn(examples):
+    """Few, for each shape that is not dynamic is a graph to compile."""
+    unchecked = [HealthCheck.function_scoped_fixture]
+    return settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=unchecked)
 
 
 def dynamic(cell, *inputs):
@@ -99,14 +108,55 @@ def test_paged_attention(rng, heads, kv_heads, dim, half):
         np.testing.assert_array_equal(cache, before)
 
 
+@drawn(15)
+@given(
+    st.integers(1, 40), st.integers(1, 9), st.lists(st.integers(1, 30), min_size=1, max_size=3), st.integers(0, 40),
+    st.sampled_from([(1, 1), (6, 2), (5, 1), (4, 4)]), st.sampled_from([32, 34, 80]), seeds,
+)  # fmt: skip
+def test_float_bodies_over_drawn_shapes(graph_of, hidden, inner, tokens, past, heads, dim, rng):
+    for count in tokens:
+        x, w = normal(rng, count, hidden), normal(rng, hidden)
+        close(graph_of("norm")(x, w), oracle.rms_norm(x, w, 1e-5))
+        gate, up = 6 * normal(rng, count, inner), normal(rng, count, inner)
+        close(graph_of("swiglu")(gate, up), oracle.swiglu(gate, up))
+        table = oracle.rope_table(rng.integers(0, 131072, count), 10000.0 ** (-np.arange(0, dim, 2) / dim))
+        x, table = normal(rng, count, heads[0], dim), table.astype(np.float32)
+        close(graph_of("rope")(x, table), oracle.rope(x, table))
+        q, (k, v) = normal(rng, 2, count, heads[0], dim), normal(rng, 2, 2, count + past, heads[1], dim)
+        close(graph_of("attention")(q, k, v), oracle.attention(q, k, v, 0.2))
+
+
+@pytest.fixture(scope="module")
+def graph_of():
+    """The reference of an operator by name, compiled once with every axis dynamic."""
+    from mindspeed_ms.ops import Attention, RMSNorm, RotaryEmbedding, SwiGLU
+
+    heads = (F32, None, None, None, None)
+    graphs = {
+        "norm": dynamic(RMSNorm.reference(1e-5), (F32, None, None), (F32, None)),
+        "swiglu": dynamic(SwiGLU.reference(), (F32, None, None), (F32, None, None)),
+        "rope": dynamic(RotaryEmbedding.reference(), (F32, None, None, None), (F32, None, None)),
+        "attention": dynamic(Attention.reference(0.2), heads, heads, heads),
+    }
+    return graphs.__getitem__
+
+
 SCHEMES = [(8, 0, False), (8, 32, False), (4, 32, True), (4, 64, False), (4, 128, True)]
+WIDE = [(scheme, integer, 1100) for scheme in SCHEMES for integer in (True, False)]
 
 
-CASES = [(scheme, True, columns) for scheme in SCHEMES for columns in (40, 1100)] + [((4, 64, True), False, 100)]
+@drawn(10)
+@given(st.sampled_from(SCHEMES), st.booleans(), st.integers(1, 300), seeds)
+def test_quantized_linear_over_drawn_widths(scheme, integer, columns, rng):
+    check_quantized_linear(rng, scheme, integer, columns)
 
 
-@pytest.mark.parametrize(("scheme", "integer", "columns"), CASES)
-def test_quantized_linear(rng, scheme, integer, columns):
+@pytest.mark.parametrize(("scheme", "integer", "columns"), WIDE)
+def test_quantized_linear_over_more_inputs_than_one_exact_sum(rng, scheme, integer, columns):
+    check_quantized_linear(rng, scheme, integer, columns)
+
+
+def check_quantized_linear(rng, scheme, integer, columns):
     from mindspeed_ms.ops.linear import LinearReference
 
     weight, bias = quantize_rtn(normal(rng, 21, columns), *scheme), normal(rng, 21)
