@@ -40,7 +40,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The runner executes a bundle; the front doors of the engine find or make one.
     "serving.engine.runner": {"ops", "ops.native", "export"},
     "serving.engine.llm": {"ops.native", "config", "export"},
-    "serving.engine.perplexity": {"ops.native", "config", "export"},
     "serving.api": {"serving.engine", "config"},
     "serving.client": set(),
     "diagnose": {"config", "parallel.topology"},
