@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mindspeed_ms.cli import conversation
+from mindspeed_ms.cli import conversation, output
 from mindspeed_ms.cli.interrupt import Terminated
 from mindspeed_ms.cli.main import _COMMANDS
 from mindspeed_ms.errors import RequestError, WeightsError
@@ -52,6 +52,23 @@ def test_every_command_explains_itself_and_its_options(name):
     assert done.returncode == 0, done.stderr
     assert f"Usage: mindspeed-ms {name}" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+def test_the_next_step_is_as_a_shell_reads_it_and_for_people_only(capsys, monkeypatch):
+    output.next_step("mindspeed-ms", "serve", "my bundle")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    output.next_step("mindspeed-ms", "serve", "my bundle")
+    assert capsys.readouterr() == ("", "Next: mindspeed-ms serve 'my bundle'\n")
+
+
+def test_the_defaults_that_the_help_names_are_those_of_the_sampler():
+    from mindspeed_ms.serving.engine.params import SamplingParams
+
+    for name in ("generate", "chat"):
+        shown = " ".join(cli(name, "--help", COLUMNS="200").stdout.split())
+        assert f"Most tokens of an answer; default: {SamplingParams().max_tokens}." in shown
+        assert f"Default: the model's advice, else {SamplingParams().temperature:g}." in shown
 
 
 def test_version():

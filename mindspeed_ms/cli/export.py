@@ -38,4 +38,5 @@ def export(
         },
         as_json,
     )
-    next_step(f"mindspeed-ms serve {bundle.path} --grpc 127.0.0.1:5500", as_json)
+    if not as_json:
+        next_step("mindspeed-ms", "serve", str(bundle.path), "--grpc", "127.0.0.1:5500")

@@ -12,7 +12,7 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def generate(
     model: o.Model,
-    prompts: Annotated[list[str] | None, typer.Argument(metavar="[PROMPT]...", help="Default: stdin, as one.")] = None,
+    prompts: Annotated[list[str] | None, typer.Argument(help="Texts to complete; default: stdin, as one.")] = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="Ask each prompt as a question, in the model's template.")
     ] = False,

@@ -57,7 +57,9 @@ def _version(value: bool) -> None:
 @app.callback(context_settings={"help_option_names": ["-h", "--help"]})
 def _root(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """A language model's whole life on MindSpore: fetch, judge, quantize, export, serve.
 

@@ -13,8 +13,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, 
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of the kernels; default: all cores.")]
 KvTokens = Annotated[int, typer.Option(min=1, help="Tokens the key/value cache holds, of all requests together.")]
 
-# None: what the model itself recommends.
-Temperature = Annotated[float | None, typer.Option(help="0 takes the most likely token; higher is more varied.")]
+# None: what the model itself recommends; if it recommends nothing, SamplingParams' defaults.
+Temperature = Annotated[
+    float | None,
+    typer.Option(help="0 takes the most likely token; higher is more varied. Default: the model's advice, else 1."),
+]
 TopK = Annotated[int | None, typer.Option("--top-k", help="Draw from the K most likely tokens; 0: from all.")]
 TopP = Annotated[
     float | None, typer.Option("--top-p", help="Draw from the likeliest tokens of this total probability.")
@@ -24,7 +27,7 @@ MinP = Annotated[
 ]
 RepetitionPenalty = Annotated[float | None, typer.Option(help="Above 1: tokens already there become less likely.")]
 Seed = Annotated[int | None, typer.Option(help="The same seed gives the same answer.")]
-MaxTokens = Annotated[int | None, typer.Option(help="Most tokens of an answer.")]
+MaxTokens = Annotated[int | None, typer.Option(help="Most tokens of an answer; default: 256.")]
 StopTokenIds = Annotated[
     list[int] | None, typer.Option("--stop-token-id", help="A token that ends the answer; may be repeated.")
 ]

@@ -3,6 +3,8 @@
 import dataclasses
 import importlib.util
 import json
+import shlex
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -101,10 +103,11 @@ def need_extra(module: str, extra: str) -> None:
         raise ConfigError(f"{module} is not installed; run pip install 'mindspeed-ms[{extra}]'")
 
 
-def next_step(command: str, as_json: bool = False) -> None:
-    """What to run next; on stderr, so that it never mixes with a result."""
-    if not as_json:
-        _stderr.print(f"Next: {command}", markup=False, highlight=False, soft_wrap=True)
+def next_step(*command: str) -> None:
+    """What to run next, as a shell reads it; for a person at a terminal, on stderr: it never mixes with a result."""
+    if sys.stdout.isatty():
+        sys.stdout.flush()
+        _stderr.print(f"Next: {shlex.join(command)}", markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

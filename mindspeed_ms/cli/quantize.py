@@ -18,7 +18,8 @@ def quantize(
     group: Annotated[
         int | None,
         typer.Option(
-            help="32, 64 or 128 weights share a scale; 0, a whole row: w8 only. w4: 32, w8: 0.", show_default=False
+            help="How many weights share a scale: 32, 64 or 128; 0, for w8, a whole row. Default: w4 32, w8 0.",
+            show_default=False,
         ),
     ] = None,
     asymmetric: Annotated[bool, typer.Option("--asymmetric", help="Give each group of w4 a minimum too.")] = False,
@@ -40,4 +41,4 @@ def quantize(
     print()
     summary = ("path", "scheme", "bytes_before", "bytes_after", "lossless")
     report({column: getattr(done, column) for column in summary}, as_json)
-    next_step(f"mindspeed-ms export {out} {out}-bundle")
+    next_step("mindspeed-ms", "export", str(out), f"{out}-bundle")

@@ -13,7 +13,7 @@ app = typer.Typer(add_completion=False)
 def serve(
     bundle: o.Model,
     grpc: Annotated[str, typer.Option(help="host:port or unix:path; port 0 takes a free one.")] = "127.0.0.1:5500",
-    name: Annotated[str | None, typer.Option(help="The servable's name; default: the bundle's.")] = None,
+    name: Annotated[str | None, typer.Option(help="The servable's name; default: the folder's name.")] = None,
     grace: Annotated[float, typer.Option(min=0, help="Seconds that calls get to finish when stopped.")] = 10.0,
     max_seqs: Annotated[int, typer.Option(min=1, help="Most sequences that run together.")] = 64,
     token_budget: Annotated[int, typer.Option(min=1, help="Most tokens of one step.")] = 512,
