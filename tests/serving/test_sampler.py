@@ -12,12 +12,9 @@ from mindspeed_ms.serving.engine.params import SamplingParams
 from mindspeed_ms.serving.engine.sampler import RowSampler, _candidates, sample
 
 
-def expected(logits, params, seen=()):
-    """Probabilities after Hugging Face's processors in their order: penalty, temperature, top_k, top_p, min_p."""
-    x = np.array(logits, np.float64)
-    for token in set(seen):
-        x[token] = x[token] / params.repetition_penalty if x[token] > 0 else x[token] * params.repetition_penalty
-    x /= params.temperature
+def expected(logits, params):
+    """Probabilities after Hugging Face's processors in their order: temperature, top_k, top_p, min_p."""
+    x = np.array(logits, np.float64) / params.temperature
     order = np.argsort(-x, kind="stable")
     keep = np.ones(len(x), bool)
     if params.top_k:
@@ -76,6 +73,8 @@ def test_the_repetition_penalty_counts_prompt_and_answer_once():
     assert sample(logits, [row])[0].token_id == 1  # 3.0 / 1.5 = 2.0
     assert sample(logits, [row])[0].token_id == 0  # 2.9 / 1.5 = 1.93
     np.testing.assert_array_equal(logits, [np.array([3.0, 2.9, -1.0, -1.1], np.float32)])
+    below_zero = np.array([[-1.0, -1.2, -9.0, -9.0]], np.float32)
+    assert sample(below_zero, [RowSampler(params, [0])])[0].token_id == 1  # -1.0 * 1.5 = -1.5
 
 
 def test_a_seed_gives_the_same_draws_whatever_the_neighbours():

@@ -215,6 +215,11 @@ def test_a_hostile_template_is_refused(render, source):
         render(source, [{"role": "user", "content": "hi"}])
 
 
+def test_a_template_that_asks_for_more_memory_than_it_may_have_gets_none(render):
+    with pytest.raises(RequestError, match="^chat_template: MemoryError$"):
+        render("{{ 'a' * 10**9 }}", [{"role": "user", "content": "hi"}])
+
+
 def test_a_template_without_end_is_stopped_and_the_next_one_renders(monkeypatch, tmp_path):
     from mindspeed_ms.serving.engine import chat
 
