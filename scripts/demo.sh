@@ -64,7 +64,7 @@ PYTHON
 step "Next"
 cat <<END
 source .venv/bin/activate
-mindspeed-ms chat .demo/smollm2-bundle
+mindspeed-ms chat .demo/smollm2-bundle --temperature 0.2 --top-p 0.9
 mindspeed-ms serve .demo/smollm2-bundle --grpc 127.0.0.1:5500
 bash scripts/test.sh
 END

@@ -115,6 +115,14 @@ def test_the_examples_of_a_page_run(page, tmp_path):
         assert done.stderr == "", "nothing of MindSpore's reaches the screen"
 
 
+def test_every_error_is_explained():
+    from mindspeed_ms import errors
+
+    explained = re.findall(r"^\| `(\w+)`", (ROOT / "docs/errors.md").read_text(encoding="utf-8"), re.MULTILINE)
+    defined = [name for name, value in vars(errors).items() if isinstance(value, type)]
+    assert explained == [name for name in defined if name != "MindSpeedError"]
+
+
 def test_every_page_of_the_documentation_is_in_its_index():
     index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
     for page in (ROOT / "docs").glob("*.md"):
