@@ -58,8 +58,9 @@ def _open_or_export(path: Path, target: Path) -> Bundle:
 
 def _key(path: Path) -> str:
     """Changes with the model's files and with whatever a bundle depends on."""
+    path = path.resolve()  # a link to a model is that model
     files = [path] if path.is_file() else sorted(item for item in path.iterdir() if item.is_file())
-    facts = [str(path.resolve()), FORMAT_VERSION, ABI, metadata.version("mindspore")]
+    facts = [str(path), FORMAT_VERSION, ABI, metadata.version("mindspore")]
     for file in files:
         status = file.stat()
         facts += [file.name, status.st_size, status.st_mtime_ns]

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 from oracle import logits as oracle_logits
-from weights_files import CONFIG, random_weights, write_hf
+from weights_files import CONFIG, random_weights, write_gguf, write_hf
 
 from mindspeed_ms.compress.quantize import quantize_model
 from mindspeed_ms.errors import KernelError, WeightsError
@@ -181,6 +181,12 @@ def test_any_model_becomes_a_bundle_once(models, own_cache):
     third = bundle_for(models())  # exported again
     assert third.info.files["weights.safetensors"] == first.info.files["weights.safetensors"]
     assert bundle_for(first.path).path == first.path  # a bundle is opened where it is
+
+
+def test_a_link_to_a_model_is_that_model(own_cache, tmp_path):
+    write_gguf(tmp_path / "model.gguf")
+    (tmp_path / "link.gguf").symlink_to("model.gguf")
+    assert bundle_for(tmp_path / "link.gguf").path == bundle_for(tmp_path / "model.gguf").path
 
 
 def test_a_cache_that_cannot_be_written_exports_elsewhere_with_a_notice(models, own_cache, monkeypatch):
