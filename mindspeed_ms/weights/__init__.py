@@ -20,6 +20,8 @@ def open_model(path: str | Path) -> "ModelSource":
             inside = sorted(path.glob("*.gguf"))
             if inside and not (path / "config.json").exists():
                 raise WeightsError(f"{path}: has no config.json; give the file itself: {inside[0].name}")
+            if (path / "bundle.json").exists():
+                raise WeightsError(f"{path}: is a bundle already, expected the model that it was made from")
             from mindspeed_ms.weights.hf import HFSource
 
             return HFSource(path)

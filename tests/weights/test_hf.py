@@ -100,6 +100,11 @@ def test_empty_directory(tmp_path):
     refused(tmp_path, "has no config.json; give the file itself: model.gguf")
 
 
+def test_a_bundle_is_not_exported_or_quantized_again(tmp_path):
+    (tmp_path / "bundle.json").touch()
+    refused(tmp_path, "is a bundle already, expected the model that it was made from")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
