@@ -1,5 +1,6 @@
 """A bundle holds all a service needs: it travels, it computes what the model does, no batch compiles anything."""
 
+import errno
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ from oracle import logits as oracle_logits
 from weights_files import CONFIG, random_weights, write_gguf, write_hf
 
 from mindspeed_ms.compress.quantize import quantize_model
-from mindspeed_ms.errors import KernelError, WeightsError
+from mindspeed_ms.errors import BundleError, KernelError, WeightsError
 from mindspeed_ms.export.bundle import export_bundle, open_bundle, refresh_bundle
 from mindspeed_ms.export.cache import bundle_for
 from mindspeed_ms.paths import cache_dir
@@ -211,6 +212,24 @@ def test_two_processes_export_one_bundle(models, tmp_path):
 def test_an_existing_place_is_not_overwritten(bundle, models):
     with pytest.raises(WeightsError, match="exists already"):
         export_bundle(models(), bundle)
+
+
+def test_a_full_disk_leaves_what_was_there(bundle, models, own_cache, tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = {file.name: file.read_bytes() for file in bundle.iterdir()}
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(WeightsError, match="new: cannot be written: the disk is full; free some space"):
+        export_bundle(models(), tmp_path / "new")
+    with pytest.raises(BundleError, match="cannot be refreshed: the disk is full; free some space"):
+        refresh_bundle(bundle)
+    assert {file.name: file.read_bytes() for file in bundle.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+    with pytest.warns(UserWarning, match="cannot keep the packed weights here .No space left on device"):
+        runner = RaggedRunner(open_bundle(bundle), kv_tokens=64)
+    assert run(runner, every_row(TOKENS, [0])).shape == (len(TOKENS), CONFIG["vocab_size"])
+    assert list((own_cache / "arenas").iterdir()) == []
 
 
 def test_a_failed_export_leaves_nothing(models, tmp_path, monkeypatch):
