@@ -23,6 +23,7 @@ UNITS: dict[str, list[str]] = {
     "attention_ops.cc": [],
     "basic_ops.cc": [],
     "pool.cc": [],
+    "interrupt.cc": [],
     "library.cc": [],
     "kernels_portable.cc": [],
 }

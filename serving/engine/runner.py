@@ -15,6 +15,7 @@ from mindspeed_ms.export.program import cache_shape
 from mindspeed_ms.export.reader import Bundle
 from mindspeed_ms.ops.native import build
 from mindspeed_ms.ops.native.codes import CODES
+from mindspeed_ms.ops.native.interrupt import keep_interrupt
 from mindspeed_ms.serving.engine.batch import Batch
 from mindspeed_ms.serving.engine.checks import check_batch
 
@@ -75,7 +76,8 @@ class RaggedRunner:
             table[:, : tables.shape[1]] = tables
             batch = replace(batch, block_tables=table)
         try:
-            return graph(self._tensors(replace(batch, logit_rows=rows))).asnumpy()
+            with keep_interrupt():
+                return graph(self._tensors(replace(batch, logit_rows=rows))).asnumpy()
         except RuntimeError as error:
             raise _kernel_error(error) from error
 
@@ -92,7 +94,8 @@ class _Compiled:
 
     def __init__(self, graph: nn.GraphCell, inputs: tuple[ms.Tensor, ...]) -> None:
         try:
-            graph(*inputs)
+            with keep_interrupt():
+                graph(*inputs)
         except RuntimeError as error:
             raise _kernel_error(error) from error
         self._graph, self._phase = graph, _real_phase(graph.phase, graph)
