@@ -59,9 +59,8 @@ def stream(chunks: Iterable[Any]) -> str:
         raise RequestError(output.error)
     if output is not None and _stderr.is_terminal:
         seconds = time.perf_counter() - started
-        _stderr.print(
-            f"[dim]{output.completion_tokens} tokens, {output.completion_tokens / seconds:.1f} a second[/dim]"
-        )
+        speed = output.completion_tokens / seconds
+        _stderr.print(f"{output.completion_tokens} tokens, {speed:.1f} a second", style="dim", highlight=False)
     return text
 
 
