@@ -210,10 +210,11 @@ class _Check:
         found = {attribute.name: _value(attribute) for attribute in primitive.attribute}
         if len(found) != len(primitive.attribute):
             raise _Difference(f"{where}: an attribute is given twice")
-        for name in found.keys() | expected.keys():
+        for name in sorted(found.keys() | expected.keys()):
             if name not in found or name not in expected or not _same(found[name], expected[name]):
+                shown = name if name in expected else repr(name[:80])  # a name of theirs may hold anything
                 raise _Difference(
-                    f"{where}: {name} is {str(found.get(name, 'absent'))[:200]!r}, "
+                    f"{where}: {shown} is {str(found.get(name, 'absent'))[:200]!r}, "
                     f"expected {str(expected.get(name, 'absent'))[:200]!r}"
                 )
 

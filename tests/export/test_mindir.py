@@ -112,6 +112,8 @@ def test_added_attributes_are_refused(opened):
     primitive, _ = custom(model, "RopeTable")
     primitive.attribute.add(name="func_source_str", s=b"import os", type=pb.AttributeProto.STRING)
     refused(opened, model, "func_source_str")
+    primitive.attribute[-1].name = "\x1b[2J\nall is well"  # goes to a terminal: the name is quoted
+    refused(opened, model, r"'\\x1b\[2J\\nall is well' is 'import os', expected 'absent'")
     model = parsed(opened)
     primitive, found = custom(model, "RopeTable")
     primitive.attribute.add().CopyFrom(found["func_name"])
