@@ -16,6 +16,17 @@ def native(tmp_path_factory):
     return Native(tmp_path_factory.mktemp("harness"))
 
 
+@pytest.fixture(params=["portable", "avx2", "avx512"])
+def isa(native, request):
+    """`native` on each instruction set that this processor has."""
+    before = native.isa()
+    if not native.set_isa(request.param):
+        pytest.skip(f"this processor has no {request.param}")
+    yield native
+    native.set_isa(before)
+    native.set_threads(0)
+
+
 @pytest.fixture(scope="session")
 def graph_mode():
     """MindSpore compiles Cells for the CPU."""

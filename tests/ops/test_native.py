@@ -26,15 +26,6 @@ schemes = st.sampled_from([None, *SCHEMES])
 EMPTY = np.zeros(64, np.uint8)
 
 
-@pytest.fixture(params=["portable", "avx2", "avx512"])
-def isa(native, request):
-    before = native.isa()
-    if not native.set_isa(request.param):
-        pytest.skip(f"this processor has no {request.param}")
-    yield native
-    native.set_isa(before)
-
-
 def normal(rng, *shape):
     return rng.standard_normal(shape).astype(np.float32)
 

@@ -24,16 +24,6 @@ FORMS = [
 ]
 
 
-@pytest.fixture(params=["portable", "avx2", "avx512"])
-def isa(native, request):
-    before = native.isa()
-    if not native.set_isa(request.param):
-        pytest.skip(f"this processor has no {request.param}")
-    yield native
-    native.set_isa(before)
-    native.set_threads(0)
-
-
 @pytest.fixture
 def rng():
     return np.random.default_rng(11)

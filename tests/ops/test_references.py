@@ -3,7 +3,7 @@
 import numpy as np
 import ops_oracle as oracle
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from ops_oracle import close
 
@@ -17,9 +17,11 @@ seeds = st.integers(0, 2**32 - 1).map(np.random.default_rng)
 
 
 def drawn(examples):
-    """Few, for each shape that is not dynamic is a graph to compile."""
-    unchecked = [HealthCheck.function_scoped_fixture]
-    return settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=unchecked)
+    """Few, and none made smaller, for each shape that is not dynamic is a graph to compile."""
+    unchecked, phases = [HealthCheck.function_scoped_fixture], [Phase.explicit, Phase.generate]
+    return settings(
+        max_examples=examples, phases=phases, deadline=None, derandomize=True, suppress_health_check=unchecked
+    )
 
 
 def dynamic(cell, *inputs):
