@@ -20,7 +20,8 @@ find_python() {
 
 use_environment() {
     local extras="$1" base state
-    command -v "${CXX:-g++}" >/dev/null || fail "A C++ compiler is needed for the kernels: apt-get install g++"
+    # The same choice as the build's: $CXX, else g++, else clang++.
+    command -v ${CXX:-g++ clang++} >/dev/null || fail "A C++ compiler is needed for the kernels: apt-get install g++"
     if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
         base="$(find_python)" || exit 1
         echo "Making .venv with $("$base" --version)"
