@@ -179,7 +179,7 @@ def library() -> ctypes.CDLL:
 
 
 def info() -> dict[str, Any]:
-    """What the library is and runs on: path, ABI, instruction set in use, threads, compiler, cache key."""
+    """What the library is and runs on: path, size, ABI, instruction set in use, threads, machine, MindSpore, origin."""
     lib = library()
     path = library_path()
     return {
