@@ -28,7 +28,8 @@ try:
         while True:
             llm.generate("%&", endless)
 except KeyboardInterrupt:
-    print("interrupted", llm.generate("%&", SamplingParams(max_tokens=2, ignore_eos=True))[0].completion_tokens, flush=True)
+    short = SamplingParams(max_tokens=2, ignore_eos=True)
+    print("interrupted", llm.generate("%&", short)[0].completion_tokens, flush=True)
     if sys.argv[2] == "generate":
         while True:
             llm.generate("%&", endless)
