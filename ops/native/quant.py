@@ -10,6 +10,7 @@ import numpy as np
 from mindspeed_ms.errors import ConfigError, WeightsError
 
 GROUPS = (32, 64, 128)
+WIDEST_ROW = 1 << 16  # 255 * 127 * 2^16 fits the kernels' int32 sums
 _FLOAT16_MAX = float(np.finfo(np.float16).max)
 
 
@@ -44,6 +45,10 @@ class QuantTensor:
     def __post_init__(self) -> None:
         check_scheme(self.bits, self.group, self.mins is not None)
         rows, columns = self.shape = (int(self.shape[0]), int(self.shape[1]))
+        if self.group == 0 and columns > WIDEST_ROW:
+            raise WeightsError(
+                f"weight: {columns} inputs share one scale, the kernels take {WIDEST_ROW}; give it a group"
+            )
         width = -(-columns // 2) if self.bits == 4 else columns
         scale_type = np.dtype(np.float16 if self.group else np.float32)
         for name, array, shape, dtype in (

@@ -14,7 +14,7 @@ from weights_files import CONFIG, random_weights, write_gguf, write_hf
 from mindspeed_ms.compress import store
 from mindspeed_ms.compress.quantize import quantize_model
 from mindspeed_ms.errors import ConfigError, TokenizerError, WeightsError
-from mindspeed_ms.ops.native.quant import QuantTensor
+from mindspeed_ms.ops.native.quant import QuantTensor, quantize_rtn
 from mindspeed_ms.weights import open_model
 
 EMBEDDINGS = {"model.embed_tokens.weight", "lm_head.weight"}
@@ -198,3 +198,8 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(WeightsError, match="out: cannot be written"):
         quantize_model(model, tmp_path / "file" / "out", "w4a8")
+
+
+def test_a_row_too_wide_for_one_scale_is_refused():
+    with pytest.raises(WeightsError, match="70000 inputs share one scale, the kernels take 65536"):
+        quantize_rtn(np.zeros((2, 70000), np.float32), 8, 0, False)
