@@ -217,6 +217,12 @@ def test_an_answer_that_is_stopped_or_fails_is_not_remembered(monkeypatch, capsy
     assert "stopped; not remembered" in error and "longer than the context" in error
 
 
+def test_sigterm_during_an_answer_ends_the_conversation(monkeypatch):
+    monkeypatch.setattr(conversation, "stream", lambda _: (_ for _ in ()).throw(Terminated))
+    with pytest.raises(Terminated):
+        converse(monkeypatch, "one\ntwo\n")
+
+
 def test_ctrl_c_at_the_prompt_is_a_new_line_and_sigterm_the_end(monkeypatch):
     lines = iter([KeyboardInterrupt, "one", Terminated])
 
@@ -245,3 +251,46 @@ def test_a_command_that_is_interrupted_exits_130():
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr, done.stdout) == (130, "interrupted\n", "")
+
+
+def test_an_interrupt_that_an_import_turns_into_an_error_is_still_one():
+    code = (
+        "import atexit, os, sys\n"
+        "from mindspeed_ms.cli.main import main\n"
+        "import mindspeed_ms.weights.pull as pulling\n"
+        "def pull(*_):\n"
+        # MindSpore, half imported, ends Python in a crash.
+        "    sys.modules['mindspore._c_expression'] = None\n"
+        "    atexit.register(os.abort)\n"
+        "    raise ImportError('initialization failed') from KeyboardInterrupt()\n"
+        "pulling.pull = pull\n"
+        "sys.argv[1:] = ['pull', 'smollm2']\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (130, "interrupted\n", "")
+
+
+@pytest.mark.parametrize("raised", ["UnicodeError", "MemoryError"])
+def test_text_that_a_terminal_cannot_show_and_too_little_memory_are_no_tracebacks(raised):
+    code = (
+        "import sys\n"
+        "from mindspeed_ms.cli.main import main\n"
+        "import mindspeed_ms.weights.pull as pulling\n"
+        "def pull(*_):\n"
+        "    print(sys.stdin.read() + '你')\n"
+        f"    raise MemoryError if {raised!r} == 'MemoryError' else pulling.WeightsError('told')\n"
+        "pulling.pull = pull\n"
+        "sys.argv[1:] = ['pull', 'smollm2']\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONIOENCODING": "ascii:strict"},
+        input=b"\xff",
+        capture_output=True,
+        check=False,
+    )
+    told = b"error: not enough memory\n" if raised == "MemoryError" else b"error: told\n"
+    assert (done.returncode, done.stderr, done.stdout) == (2, told, b"\\udcff\\u4f60\n")

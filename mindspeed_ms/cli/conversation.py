@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from mindspeed_ms.cli.interrupt import Terminated, restore_interrupt
+from mindspeed_ms.cli.interrupt import Terminated
 from mindspeed_ms.cli.output import stream
 from mindspeed_ms.errors import RequestError
 
@@ -28,7 +28,6 @@ def converse(llm: Chatting, params: Any, system: str | None = None) -> None:
 
         print("/reset forgets the conversation, /exit or Ctrl-D ends it.", file=sys.stderr)
     while True:
-        restore_interrupt()
         try:
             line = input("> " if interactive else "").strip()
         except EOFError:
@@ -53,8 +52,9 @@ def _turn(llm: Chatting, params: Any, history: list[Message], line: str) -> list
     asked = [*history, {"role": "user", "content": line}]
     try:
         answer = stream(llm.chat_stream(asked, params))
+    except Terminated:
+        raise
     except KeyboardInterrupt:
-        # A SIGTERM from outside looks the same here; it ends the conversation at the prompt.
         print("\n(stopped; not remembered)", file=sys.stderr)
         return history
     except RequestError as error:

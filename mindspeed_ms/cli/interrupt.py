@@ -1,12 +1,14 @@
-"""Ctrl-C under MindSpore: each run of a graph replaces the handler of SIGINT by one that sends its process SIGTERM."""
+"""SIGTERM ends a command as Ctrl-C does: what it holds is let go, what it writes is removed."""
 
+import os
 import signal
+import sys
 from types import FrameType
 from typing import NoReturn
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: from outside, or what MindSpore has made of a Ctrl-C."""
+    """SIGTERM."""
 
 
 def catch_terminate() -> None:
@@ -18,6 +20,16 @@ def catch_terminate() -> None:
     signal.signal(signal.SIGTERM, handler)
 
 
-def restore_interrupt() -> None:
-    """Give Ctrl-C its usual meaning again, until the next run of a graph."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+def was_interrupted(error: BaseException | None) -> bool:
+    """Whether an interrupt is behind an error: a C extension that is being imported makes an ImportError of it."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def leave_if_half_imported() -> None:
+    """End the process here if MindSpore's import was cut short: it would crash when Python ends in the usual way."""
+    if "mindspore._c_expression" in sys.modules and "mindspore" not in sys.modules:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(130)

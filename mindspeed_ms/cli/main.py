@@ -1,6 +1,7 @@
 """The command `mindspeed-ms`: its table of contents, and what happens to errors."""
 
 import importlib
+import io
 import sys
 from typing import Annotated, Any
 
@@ -8,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from mindspeed_ms import __version__
-from mindspeed_ms.cli.interrupt import catch_terminate
+from mindspeed_ms.cli.interrupt import catch_terminate, leave_if_half_imported, was_interrupted
 from mindspeed_ms.errors import MindSpeedError
 
 # Name, module and panel, in the order of a model's life. A module is imported when its command is run or listed.
@@ -40,8 +41,11 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, ImportError) as error:
+            if not was_interrupted(error):
+                raise
             print("interrupted", file=sys.stderr)
+            leave_if_half_imported()
             raise typer.Exit(130) from None
 
 
@@ -73,17 +77,25 @@ def main() -> None:
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     catch_terminate()
+    _accept_any_text()
     try:
         app(args=arguments, prog_name="mindspeed-ms")
     except BrokenPipeError:
         # The reader of our output has left; there is nobody to tell.
         sys.stderr.close()
         sys.exit(141)
-    except (MindSpeedError, OSError) as error:
+    except (MindSpeedError, OSError, MemoryError) as error:
         if debug:
             raise
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {' '.join(str(error).split()) or 'not enough memory'}", file=sys.stderr)
         sys.exit(2)
+
+
+def _accept_any_text() -> None:
+    """Print escaped what the terminal cannot show; leave input that is no text to the model, which refuses it."""
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "backslashreplace")):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
 
 
 if __name__ == "__main__":

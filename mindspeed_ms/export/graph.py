@@ -10,6 +10,7 @@ from mindspeed_ms.export.inputs import dynamic_inputs
 from mindspeed_ms.export.mindir import parse_model, serialize, set_library
 from mindspeed_ms.export.program import PLACEHOLDER, Program
 from mindspeed_ms.ops.aot import aot_op
+from mindspeed_ms.ops.native.interrupt import keep_interrupt
 
 
 class RaggedDecoder(nn.Cell):
@@ -51,7 +52,8 @@ def export_mindir(program: Program) -> bytes:
     network.set_inputs(*inputs)
     with tempfile.TemporaryDirectory(prefix="mindspeed-ms-") as folder:
         path = Path(folder) / "graph.mindir"
-        ms.export(network, *inputs, file_name=str(path), file_format="MINDIR")
+        with keep_interrupt():
+            ms.export(network, *inputs, file_name=str(path), file_format="MINDIR")
         model = parse_model(path.read_bytes(), path)
     set_library(model, PLACEHOLDER)
     return serialize(model)
