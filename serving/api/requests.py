@@ -77,7 +77,7 @@ def _chat(llm: LLM, values: Mapping[str, Value]) -> list[int]:
         raise RequestError("system: given beside messages: expected it as the first of the messages")
     try:
         return llm.chat_ids(json.loads(_string("messages", values["messages"])))
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: no JSON, or a number of thousands of digits
         raise RequestError(f"messages: {error}: expected a JSON list of {{role, content}}") from error
 
 

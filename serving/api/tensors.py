@@ -42,6 +42,8 @@ def read(name: str, tensor: Any) -> Value:
     if len(tensor.data) != count * dtype.itemsize:
         need = count * dtype.itemsize
         raise RequestError(f"{name}: {len(tensor.data)} bytes for {dtype} {shape}: expected {need}")
+    if math.prod(d or 1 for d in shape) >= 1 << 48:  # NumPy multiplies them so, even where one of them is 0
+        raise RequestError(f"{name}: shape {shape}: expected sizes that an array can have")
     return np.frombuffer(tensor.data, dtype).reshape(shape)
 
 

@@ -33,10 +33,14 @@ class ChatTemplate:
         self._tokens = {name: "" if token is None else tokenizer.name(token) for name, token in names.items()}
         self._worker: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
+        self.max_chars: int | None = None  # of a rendered conversation, before it is tokenized
 
     def encode(self, messages: Seq[Message], *, add_generation_prompt: bool = True, **variables: Any) -> list[int]:
         """Token ids of the rendered conversation; control tokens come from the template alone, never from a message."""
-        return self._tokenizer.encode_plain(self._render(messages, add_generation_prompt, variables))
+        text = self._render(messages, add_generation_prompt, variables)
+        if self.max_chars is not None and len(text) > self.max_chars:
+            raise RequestError(f"messages: {len(text)} characters in the template: expected at most {self.max_chars}")
+        return self._tokenizer.encode_plain(text)
 
     def render(self, messages: Seq[Message], *, add_generation_prompt: bool = True, **variables: Any) -> str:
         """The rendered conversation for people to read."""
@@ -58,7 +62,10 @@ class ChatTemplate:
             "messages": _checked(messages),
             "add_generation_prompt": add_generation_prompt,
         }
-        line = json.dumps({"template": self._source, "variables": variables}).encode() + b"\n"
+        try:
+            line = json.dumps({"template": self._source, "variables": variables}).encode() + b"\n"
+        except (TypeError, ValueError, RecursionError) as error:
+            raise RequestError(f"messages: {error}: expected values that JSON can hold") from error
         with self._lock:
             reply = self._ask(line)
         if "error" in reply:

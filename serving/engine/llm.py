@@ -48,8 +48,10 @@ class LLM:
     ) -> None:
         # Here, not above: the rest of this room runs without MindSpore.
         from mindspeed_ms.export.cache import bundle_for
+        from mindspeed_ms.ops.native.interrupt import restore_interrupt
         from mindspeed_ms.serving.engine.runner import RaggedRunner
 
+        restore_interrupt()
         bundle = bundle_for(path)
         self._start(
             lambda: RaggedRunner(bundle, kv_tokens=kv_tokens, threads=threads),
@@ -89,8 +91,8 @@ class LLM:
         profile: bool,
     ) -> None:
         for name, value in (("token_budget", token_budget), ("max_seqs", max_seqs)):
-            if value < 1:
-                raise ConfigError(f"{name}: {value}: expected at least 1")
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name}: {str(value)[:80]}: expected a whole number, at least 1")
         self.profile: list[StepProfile] | None = [] if profile else None
         self.default_params = _defaults(generation)
         self.tokenizer = Tokenizer(files)
@@ -98,6 +100,7 @@ class LLM:
         self._template = ChatTemplate(files.chat_template, self.tokenizer, files.bos_token_id, eos)
         options = {"token_budget": token_budget, "max_seqs": max_seqs, "profile": self.profile}
         self._loop = EngineLoop(lambda: Engine(make_runner(), **options))  # type: ignore[arg-type]
+        self._template.max_chars = _MAX_TOKEN_CHARS * self.max_context
 
     @property
     def max_context(self) -> int:
@@ -160,7 +163,9 @@ class LLM:
 
     def submit(self, prompt: Prompt, params: SamplingParams | None = None) -> Handle:
         """Start a request and return at once; raises RequestError if it can never run."""
-        params = params or self.default_params
+        params = self.default_params if params is None else params
+        if not isinstance(params, SamplingParams):
+            raise RequestError(f"params: {type(params).__name__}: expected SamplingParams or None")
         ids = self._ids(prompt)
         self._loop.engine.check(ids)
         stop_ids = frozenset(params.stop_token_ids)
@@ -187,6 +192,8 @@ class LLM:
 
     def _ids(self, prompt: Prompt) -> list[int]:
         if not isinstance(prompt, str):
+            if not isinstance(prompt, list | tuple | np.ndarray) or not all(map(_is_token, prompt)):
+                raise RequestError(f"prompt: {type(prompt).__name__}: expected text or a list of token ids")
             return [int(token) for token in prompt]
         if not prompt:
             raise RequestError("prompt: empty: expected some text")
@@ -205,10 +212,16 @@ class LLM:
                 handle.cancel()
 
 
+def _is_token(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
 def _listed(prompts: Prompt | Seq[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str):
         return [prompts]
-    if len(prompts) and isinstance(prompts[0], int | np.integer):  # one prompt of token ids
+    if not isinstance(prompts, list | tuple | np.ndarray):
+        raise RequestError(f"prompts: {type(prompts).__name__}: expected a text, token ids or a list of either")
+    if len(prompts) and _is_token(prompts[0]):  # one prompt of token ids
         return [cast("list[int]", prompts)]
     return list(cast("Seq[Prompt]", prompts))
 

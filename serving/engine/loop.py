@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import weakref
@@ -73,7 +74,8 @@ class EngineLoop:
         if isinstance(engine, BaseException):
             raise engine
         self.engine = engine
-        self._finalizer = weakref.finalize(self, _end, self._commands, self._thread)
+        self._process = os.getpid()
+        self._finalizer = weakref.finalize(self, _end, self._commands, self._thread, self._process)
 
     @property
     def pending(self) -> int:
@@ -82,6 +84,7 @@ class EngineLoop:
 
     def submit(self, seq: Sequence) -> Handle:
         """Queue a checked sequence."""
+        self._check_process()
         handle = self._handles[seq] = Handle(seq, self._abort)
         if self._closed.is_set():  # asked after the handle is where the ending thread looks
             self._handles.pop(seq, None)
@@ -91,6 +94,7 @@ class EngineLoop:
 
     def call(self, function: Callable[[Engine], T]) -> T:
         """Run `function(engine)` in the engine's thread between two steps and return its result."""
+        self._check_process()
         box: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
 
         def run(engine: Engine) -> None:
@@ -116,6 +120,10 @@ class EngineLoop:
         """End the thread; requests in flight end with an error."""
         self._finalizer()
 
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:  # a fork copies no threads: nobody would answer
+            raise ServeError("engine: it runs in the process that made it: expected a model loaded after the fork")
+
     def _abort(self, seq: Sequence) -> None:
         self._commands.put(lambda engine: _abort(engine, seq, self._handles))
 
@@ -127,7 +135,9 @@ def _abort(engine: Engine, seq: Sequence, handles: dict[Sequence, Handle]) -> No
         handle.deliver()
 
 
-def _end(commands: queue.SimpleQueue[Any], thread: threading.Thread) -> None:
+def _end(commands: queue.SimpleQueue[Any], thread: threading.Thread, process: int) -> None:
+    if os.getpid() != process:
+        return
     commands.put(_STOP)
     if thread is not threading.current_thread():
         thread.join()

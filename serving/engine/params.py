@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
+import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +60,7 @@ class SamplingParams:
         ids = self.stop_token_ids
         if not isinstance(ids, list | tuple) or not all(_is_int(i) and i >= 0 for i in ids):
             raise _refused("stop_token_ids", ids, "a list of token ids >= 0")
-        object.__setattr__(self, "stop_token_ids", tuple(ids))
+        object.__setattr__(self, "stop_token_ids", tuple(map(int, ids)))
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any], defaults: SamplingParams | None = None) -> SamplingParams:
@@ -80,12 +80,15 @@ def unknown_field(name: str, known: list[str]) -> RequestError:
 
 
 def _refused(field: str, value: object, expected: str) -> RequestError:
-    shown = repr(value)
+    try:
+        shown = repr(value)
+    except ValueError:  # Python writes no number of more than 4300 digits
+        shown = "a number of thousands of digits"
     return RequestError(f"{field}: {shown if len(shown) <= 80 else shown[:77] + '...'}: expected {expected}")
 
 
 def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def _integer(params: SamplingParams, field: str, low: int, high: int, optional: bool = False) -> None:
@@ -94,11 +97,12 @@ def _integer(params: SamplingParams, field: str, low: int, high: int, optional: 
         return
     if not _is_int(value) or not low <= value <= high:
         raise _refused(field, value, f"a whole number from {low} to {high}" + (" or none" if optional else ""))
+    object.__setattr__(params, field, int(value))
 
 
 def _real(params: SamplingParams, field: str, low: float, high: float, above: bool = False) -> None:
     value = getattr(params, field)
-    valid = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not valid or not low <= value <= high or (above and value == low):
+    valid = isinstance(value, numbers.Real) and not isinstance(value, bool)  # a NumPy number is one
+    if not valid or not low <= value <= high or (above and value == low):  # NaN and infinities are out of range
         raise _refused(field, value, f"a number {'above' if above else 'from'} {low:g} to {high:g}")
     object.__setattr__(params, field, float(value))

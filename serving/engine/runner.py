@@ -1,5 +1,6 @@
 """The runner of CPU bundles: ragged batches of any shape, nothing padded, weights and cache handed in uncopied."""
 
+import math
 import re
 from dataclasses import replace
 
@@ -19,6 +20,8 @@ from mindspeed_ms.ops.native.interrupt import keep_interrupt
 from mindspeed_ms.serving.engine.batch import Batch
 from mindspeed_ms.serving.engine.checks import check_batch
 
+_MOST_THREADS = 1024
+
 
 class RaggedRunner:
     """Runs a bundle's graph; the paged cache and the weights are buffers it owns.
@@ -31,8 +34,9 @@ class RaggedRunner:
     def __init__(self, bundle: Bundle, *, kv_tokens: int | None = 8192, threads: int | None = None) -> None:
         spec = bundle.spec
         wanted = spec.max_position_embeddings if kv_tokens is None else kv_tokens
-        if wanted < 1 or (threads is not None and threads < 1):
-            raise ConfigError(f"kv_tokens {kv_tokens}, threads {threads}: expected positive numbers or None")
+        _check_range("kv_tokens", wanted, 2**31 - bundle.block_size)  # slots are int32
+        if threads is not None:
+            _check_range("threads", threads, _MOST_THREADS)
         self.block_size = bundle.block_size
         self.num_blocks = -(-wanted // self.block_size)
         self.vocab_size = spec.vocab_size
@@ -47,7 +51,7 @@ class RaggedRunner:
             ms.set_device("CPU")
         self._weights = bundle.arena()
         # numpy's zeros are not touched yet, so blocks never used cost no memory
-        self._kv = np.zeros(cache_shape(spec, self.num_blocks, self.block_size), bundle.kv_dtype)
+        self._kv = _zeros(cache_shape(spec, self.num_blocks, self.block_size), bundle.kv_dtype)
         self._arena, self._cache = ms.Tensor.from_numpy(self._weights), ms.Tensor.from_numpy(self._kv)
         self._table_width = min(self.num_blocks, -(-self.max_context // self.block_size))
         # Inferring shapes costs a dynamic graph 0.5 ms a step. One sequence's next token, the shape where that
@@ -110,6 +114,21 @@ def _decode_one(table_width: int) -> Batch:
     zero, table = np.zeros(1, np.int32), np.full((1, table_width), -1, np.int32)
     table[0, 0] = 0
     return Batch(zero, zero, zero, np.array([0, 1], np.int32), table, zero)
+
+
+def _check_range(name: str, value: object, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ConfigError(f"{name}: {str(value)[:80]}: expected a whole number from 1 to {most}, or None")
+
+
+def _zeros(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    try:
+        return np.zeros(shape, dtype)
+    except (MemoryError, ValueError):  # ValueError: more than an address can name
+        need = math.prod(shape) * np.dtype(dtype).itemsize / 1e9
+        raise ConfigError(
+            f"kv_tokens: a cache of {need:.0f} GB: expected one that fits this machine; give fewer"
+        ) from None
 
 
 def _check_versions(bundle: Bundle) -> None:

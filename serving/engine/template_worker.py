@@ -70,7 +70,12 @@ def main() -> None:
     env = environment()
     for line in sys.stdin.buffer:
         signal.setitimer(signal.ITIMER_REAL, SECONDS)
-        reply = render(env, json.loads(line))
+        try:
+            request = json.loads(line)
+        except (ValueError, RecursionError) as error:  # nested deeper, or longer numbers, than can be read
+            reply = {"error": str(error)[:300]}
+        else:
+            reply = render(env, request)
         sys.stdout.buffer.write(json.dumps(reply).encode() + b"\n")
         sys.stdout.buffer.flush()
         signal.setitimer(signal.ITIMER_REAL, 0)

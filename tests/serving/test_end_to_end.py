@@ -1,6 +1,7 @@
 """The whole way, from a model directory to an answer over gRPC, through the real runtime."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from serving_fakes import CHATML, EOS, VOCAB, library_tokenizer
 
+from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.serving.api.grpc_server import GrpcServer
 from mindspeed_ms.serving.client import Client
 from mindspeed_ms.serving.engine.llm import LLM, SamplingParams
@@ -77,6 +79,30 @@ def test_chunks_and_preemption_change_no_bit_of_an_answer(llm, model):
     with LLM(model, kv_tokens=96, token_budget=7) as small:
         got = small.generate(PROMPTS, params)
     assert got == want
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ({"kv_tokens": 10**17}, "kv_tokens: 100000000000000000: expected a whole number from 1 to"),
+        ({"kv_tokens": 2**31 - 64}, "kv_tokens: a cache of .* GB: expected one that fits this machine"),
+        ({"kv_tokens": "8192"}, "kv_tokens: 8192: expected a whole number"),
+        ({"kv_tokens": 0}, "kv_tokens: 0"),
+        ({"threads": 10**20}, "threads: 1.*: expected a whole number from 1 to 1024"),
+        ({"threads": 2.0}, "threads: 2.0"),
+    ],
+)
+def test_absurd_sizes_are_refused_before_memory_is_taken(model, monkeypatch, option, told):
+    zeros = np.zeros
+
+    def limited(shape, *rest):  # whatever memory this machine promises to give
+        if math.prod(np.atleast_1d(shape).tolist()) > 1 << 30:
+            raise MemoryError
+        return zeros(shape, *rest)
+
+    monkeypatch.setattr(np, "zeros", limited)
+    with pytest.raises(ConfigError, match=told):
+        LLM(model, **option)
 
 
 def test_a_directory_is_served_over_grpc(llm, oracle):

@@ -175,6 +175,7 @@ def request(**tensor):
         ({"shape": [3]}, "8 bytes for uint32 [3]: expected 12"),
         ({"shape": [2**40, 2**40]}, "bytes for uint32"),
         ({"shape": [-1]}, "none negative"),
+        ({"shape": [2**40, 2**40, 0], "data": b""}, "expected sizes that an array can have"),
         ({"shape": [1] * 9}, "at most 8 dimensions"),
         ({"shape": [1, 2]}, "expected integers [n]"),
         ({"dtype": 0}, "data type 0"),

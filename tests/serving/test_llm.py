@@ -1,6 +1,7 @@
 """`LLM`: many prompts, streams, conversations, perplexity, and an orderly end."""
 
 import math
+import os
 import subprocess
 import sys
 import threading
@@ -145,7 +146,7 @@ def test_a_runner_that_cannot_be_made_is_the_constructor_s_error():
 
     with pytest.raises(ConfigError, match="threads: 0"):
         LLM.over(broken, files())
-    with pytest.raises(ConfigError, match="token_budget: 0: expected at least 1"):
+    with pytest.raises(ConfigError, match="token_budget: 0: expected a whole number, at least 1"):
         LLM.over(HashRunner, files(), token_budget=0)
 
 
@@ -209,3 +210,71 @@ def test_perplexity_refuses_what_it_cannot_do(make_llm, text, context, stride, w
     llm, _ = make_llm()
     with pytest.raises((ConfigError, RequestError), match=f"^{why}"):
         perplexity(llm, text, context, stride)
+
+
+@pytest.mark.parametrize("prompts", [None, 5, {"a": 1}, b"abc", {1}])
+def test_prompts_that_are_none_are_named(make_llm, prompts):
+    with pytest.raises(RequestError, match="prompts: .*: expected a text, token ids or a list of either"):
+        make_llm()[0].generate(prompts)
+
+
+@pytest.mark.parametrize("prompt", [None, 1.5, b"x", [1.5], [True], [[1]], {"a": 1}])
+def test_a_prompt_that_is_none_fails_alone(make_llm, prompt):
+    good, bad = make_llm()[0].generate(["a", prompt], SamplingParams(max_tokens=2))
+    assert good.finish_reason == "length"
+    assert bad.finish_reason == "error" and "expected text or a list of token ids" in bad.error
+
+
+def test_settings_that_are_no_sampling_params_are_refused(make_llm):
+    with pytest.raises(RequestError, match="params: dict: expected SamplingParams"):
+        make_llm()[0].submit("a", {"temperature": 0})
+
+
+def test_numpy_numbers_are_numbers():
+    params = SamplingParams(temperature=np.float32(0.5), top_k=np.int64(3), stop_token_ids=[np.int32(7)])
+    assert (params.temperature, params.top_k, params.stop_token_ids) == (0.5, 3, (7,))
+    assert [type(v) for v in (params.temperature, params.top_k, params.stop_token_ids[0])] == [float, int, int]
+    for field in ("temperature", "top_k"):
+        with pytest.raises(RequestError, match=f"{field}: a number of thousands of digits: expected"):
+            SamplingParams(**{field: 10**5000})
+
+
+@pytest.mark.parametrize("extra", [object(), 10**5000, {(1,): 2}], ids=["object", "number", "key"])
+def test_a_message_that_json_cannot_hold_is_a_bad_request(make_llm, extra):
+    llm, _ = make_llm()
+    with pytest.raises(RequestError, match="messages: .*expected values that JSON can hold"):
+        llm.chat([{"role": "user", "content": "hi", "extra": extra}])
+    deep = []
+    for _ in range(2000):
+        deep = [deep]
+    with pytest.raises(RequestError, match="messages: .*recursion.*expected values|chat_template: .*recursion"):
+        llm.chat([{"role": "user", "content": "hi"}], extra=deep)
+    assert llm.chat([{"role": "user", "content": "hi"}], SamplingParams(max_tokens=2)).completion_tokens == 2
+
+
+def test_a_conversation_far_longer_than_the_context_is_not_even_tokenized(make_llm):
+    llm, _ = make_llm()
+    long = "x" * (256 * llm.max_context + 1)
+    with pytest.raises(RequestError, match="messages: .* characters in the template: expected at most"):
+        llm.chat([{"role": "user", "content": long}])
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_after_a_fork_the_child_is_told_and_the_parent_goes_on(make_llm):
+    llm, _ = make_llm()
+    child = os.fork()
+    if not child:
+        try:
+            llm.generate("a")
+        except ServeError as error:
+            llm.close()
+            os._exit(7 if "after the fork" in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert llm.generate("a", SamplingParams(max_tokens=2))[0].completion_tokens == 2
+
+
+@pytest.mark.parametrize("value", ["x", 1.5, True, 0])
+def test_a_size_that_is_no_whole_number_is_refused(value):
+    with pytest.raises(ConfigError, match="max_seqs: .*: expected a whole number"):
+        LLM.over(HashRunner, files(), max_seqs=value)
