@@ -10,6 +10,7 @@ from mindspeed_ms.export.inputs import dynamic_inputs
 from mindspeed_ms.export.mindir import parse_model, serialize, set_library
 from mindspeed_ms.export.program import PLACEHOLDER, Program
 from mindspeed_ms.ops.aot import aot_op
+from mindspeed_ms.ops.native.build import library
 from mindspeed_ms.ops.native.interrupt import keep_interrupt
 
 
@@ -52,7 +53,7 @@ def export_mindir(program: Program) -> bytes:
     network.set_inputs(*inputs)
     with tempfile.TemporaryDirectory(prefix="mindspeed-ms-") as folder:
         path = Path(folder) / "graph.mindir"
-        with keep_interrupt():
+        with keep_interrupt(library()):
             ms.export(network, *inputs, file_name=str(path), file_format="MINDIR")
         model = parse_model(path.read_bytes(), path)
     set_library(model, PLACEHOLDER)

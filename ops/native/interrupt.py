@@ -1,11 +1,10 @@
 """Ctrl-C while MindSpore runs a graph: it stays what the program wants it to be."""
 
+import ctypes
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from mindspeed_ms.ops.native.build import library
 
 
 def restore_interrupt() -> None:
@@ -16,15 +15,14 @@ def restore_interrupt() -> None:
 
 
 @contextmanager
-def keep_interrupt() -> Iterator[None]:
+def keep_interrupt(library: ctypes.CDLL) -> Iterator[None]:
     """Around a run of a graph, in any thread: MindSpore's handler of SIGINT, which ends the process, is undone.
 
-    An interrupt meanwhile reaches the handler that was there before, usually Python's KeyboardInterrupt in the main
-    thread. Raises BuildError without a kernel library.
+    library: the kernel library. An interrupt meanwhile reaches the handler that was there before, usually Python's,
+    which raises KeyboardInterrupt in the main thread.
     """
-    lib = library()
-    lib.MsmsBeginRun()
+    library.MsmsBeginRun()
     try:
         yield
     finally:
-        lib.MsmsEndRun()
+        library.MsmsEndRun()

@@ -41,9 +41,9 @@ class RaggedRunner:
         self.num_blocks = -(-wanted // self.block_size)
         self.vocab_size = spec.vocab_size
         self.max_context = spec.max_position_embeddings
-        library = build.library()
+        self._library = build.library()
         if threads is not None:
-            library.MsmsSetThreads(threads)
+            self._library.MsmsSetThreads(threads)
         _check_versions(bundle)
         ms.set_context(mode=ms.GRAPH_MODE)
         # Once something has run in this process, MindSpore refuses even to hear the same again.
@@ -80,7 +80,7 @@ class RaggedRunner:
             table[:, : tables.shape[1]] = tables
             batch = replace(batch, block_tables=table)
         try:
-            with keep_interrupt():
+            with keep_interrupt(self._library):
                 return graph(self._tensors(replace(batch, logit_rows=rows))).asnumpy()
         except RuntimeError as error:
             raise _kernel_error(error) from error
@@ -98,7 +98,7 @@ class _Compiled:
 
     def __init__(self, graph: nn.GraphCell, inputs: tuple[ms.Tensor, ...]) -> None:
         try:
-            with keep_interrupt():
+            with keep_interrupt(build.library()):
                 graph(*inputs)
         except RuntimeError as error:
             raise _kernel_error(error) from error
