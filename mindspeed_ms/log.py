@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.paths import cache_dir
 
 _ROOT = logging.getLogger("mindspeed_ms")
@@ -48,12 +49,12 @@ class _BeforeMindSpore(importlib.abc.MetaPathFinder):
 def _set_environment() -> None:
     if "MS_SUBMODULE_LOG_v" in os.environ or any(key.startswith("GLOG_") for key in os.environ):
         return
-    folder = mindspore_log_dir()
     try:
+        folder = mindspore_log_dir()
         # MindSpore would make the folder too, but changes the umask of the process to do so.
         (folder / "rank_0" / "logs").mkdir(parents=True, exist_ok=True)
         usable = os.access(folder / "rank_0" / "logs", os.W_OK | os.X_OK)
-    except OSError:
+    except (OSError, ConfigError):
         usable = False
     if not usable:
         os.environ["GLOG_v"] = "4"

@@ -294,3 +294,19 @@ def test_text_that_a_terminal_cannot_show_and_too_little_memory_are_no_traceback
     )
     told = b"error: not enough memory\n" if raised == "MemoryError" else b"error: told\n"
     assert (done.returncode, done.stderr, done.stdout) == (2, told, b"\\udcff\\u4f60\n")
+
+
+def test_a_warning_is_one_line_without_its_source():
+    code = (
+        "import sys, warnings\n"
+        "from mindspeed_ms.cli.main import main\n"
+        "import mindspeed_ms.weights.pull as pulling\n"
+        "def pull(*_):\n"
+        "    warnings.warn('the cache cannot be written')\n"
+        "    raise pulling.WeightsError('told')\n"
+        "pulling.pull = pull\n"
+        "sys.argv[1:] = ['pull', 'smollm2']\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "warning: the cache cannot be written\nerror: told\n")

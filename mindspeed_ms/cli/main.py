@@ -3,6 +3,7 @@
 import importlib
 import io
 import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -78,6 +79,7 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     catch_terminate()
     _accept_any_text()
+    warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
     try:
         app(args=arguments, prog_name="mindspeed-ms")
     except BrokenPipeError:

@@ -1,6 +1,7 @@
 """Build the native kernel library at first use and find it again: one library an architecture and compiler."""
 
 import ctypes
+import errno
 import hashlib
 import os
 import platform
@@ -12,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from mindspeed_ms.errors import BuildError
+from mindspeed_ms.errors import BuildError, ConfigError
 from mindspeed_ms.paths import cache_dir
 
 ABI = 1
@@ -40,6 +41,7 @@ FLAGS = [
     *("-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-D_GLIBCXX_USE_CXX11_ABI=0"),
     *("-Wall", "-Wextra", "-Wno-psabi", "-Wno-maybe-uninitialized", "-Wno-uninitialized"),
 ]
+ISAS = ("portable", "avx2", "avx512")
 PREBUILT = Path(__file__).parent / "lib" / f"mindspeed_ms_cpu_{platform.machine()}.so"
 
 
@@ -110,6 +112,11 @@ def run(command: list[str]) -> None:
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "error" in line.lower()] or done.stderr.splitlines()
         reason = lines[0].strip() if lines else f"exit code {done.returncode}"
+        if os.strerror(errno.ENOSPC) in done.stderr:
+            raise BuildError(
+                f"native kernels: the disk is full ({reason[-200:]}); free some space or set MINDSPEED_MS_CACHE and "
+                "TMPDIR to folders that have some"
+            )
         raise BuildError(f"native kernels: {reason}; {command[0]} 9 or newer with C++17 is expected")
 
 
@@ -157,11 +164,24 @@ def library_path() -> Path:
     return PREBUILT if PREBUILT.exists() else build()
 
 
+def check_environment() -> None:
+    """The library itself takes no notice of a setting it cannot follow. Raises ConfigError that names the variable."""
+    threads = os.environ.get("MINDSPEED_MS_THREADS")
+    if threads and not (threads.isascii() and threads.isdigit() and 1 <= int(threads[:9]) <= 1024):
+        raise ConfigError(
+            f"MINDSPEED_MS_THREADS={threads[:80]!r}: expected a whole number from 1 to 1024; unset it for all cores"
+        )
+    isa = os.environ.get("MINDSPEED_MS_ISA")
+    if isa and isa not in ISAS:
+        raise ConfigError(f"MINDSPEED_MS_ISA={isa[:80]!r}: expected {', '.join(ISAS)}; unset it for the best there is")
+
+
 _loaded: dict[Path, ctypes.CDLL] = {}
 
 
 def library() -> ctypes.CDLL:
-    """The library, loaded, its ABI number checked. Raises BuildError."""
+    """The library, loaded, its ABI number checked. Raises BuildError, and ConfigError for a setting in vain."""
+    check_environment()
     path = library_path()
     if path not in _loaded:
         try:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from mindspeed_ms.errors import BuildError
+from mindspeed_ms.errors import BuildError, ConfigError
 from mindspeed_ms.ops.native import build
 
 
@@ -98,3 +98,26 @@ def test_a_library_of_another_abi_is_refused(cache, tmp_path, monkeypatch):
     monkeypatch.setattr(build, "library_path", lambda: library)
     with pytest.raises(BuildError, match="kernel ABI 999, expected"):
         build.library()
+
+
+def test_a_compiler_that_meets_a_full_disk_is_not_blamed(cache, tmp_path, monkeypatch):
+    compiler(tmp_path, monkeypatch, "echo \"error: x.o: 'No space left on device'\" >&2; exit 1")
+    with pytest.raises(BuildError, match="the disk is full .*free some space or set MINDSPEED_MS_CACHE"):
+        build.build()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("THREADS", value) for value in ("0", "-1", "abc", "1e9", "1025", "9" * 30, "\u0663")]
+    + [("ISA", value) for value in ("avx1024", "AVX2 ")],
+)
+def test_a_setting_that_the_library_cannot_follow_is_refused(monkeypatch, variable, value):
+    monkeypatch.setenv(f"MINDSPEED_MS_{variable}", value)
+    with pytest.raises(ConfigError, match=f"MINDSPEED_MS_{variable}=.*expected"):
+        build.library()
+
+
+def test_a_cache_in_the_home_of_nobody_is_refused(monkeypatch):
+    monkeypatch.setenv("MINDSPEED_MS_CACHE", "~no-such-user/cache")
+    with pytest.raises(ConfigError, match="MINDSPEED_MS_CACHE=~no-such-user/cache: there is no home directory"):
+        build.build()
