@@ -1,9 +1,16 @@
-"""Where this package writes on a user's behalf when no path is given."""
+"""Where this package writes on a user's behalf when no path is given, and under which name until it is complete."""
 
+import contextlib
+import glob
 import os
+import shutil
+import threading
+import time
 from pathlib import Path
 
 from mindspeed_ms.errors import ConfigError
+
+_ABANDONED_SECONDS = 600  # a process of another machine, whose number means nothing here, would have written since
 
 
 def cache_dir() -> Path:
@@ -21,3 +28,28 @@ def cache_dir() -> Path:
         raise ConfigError(
             f"MINDSPEED_MS_CACHE={chosen or ''}: there is no home directory to put it in; set it to a folder's path"
         ) from None
+
+
+def partial_path(out: Path) -> Path:
+    """Where this thread of this process writes what will become `out`."""
+    return out.parent / f".{out.name}.{os.getpid()}-{threading.get_native_id()}.partial"
+
+
+def remove_abandoned(out: Path) -> None:
+    """Remove what killed processes left of `out`: nothing of a process that lives or wrote in the last ten minutes."""
+    for path in out.parent.glob(f".{glob.escape(out.name)}.*.partial"):
+        number = path.name.split(".")[-2].partition("-")[0]
+        with contextlib.suppress(OSError):  # another process may tidy at the same time
+            newest = max(item.lstat().st_mtime for item in (path, *(path.iterdir() if path.is_dir() else ())))
+            if number.isdigit() and not _lives(int(number)) and time.time() - newest > _ABANDONED_SECONDS:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        pass
+    return True

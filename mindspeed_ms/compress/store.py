@@ -14,6 +14,7 @@ import numpy as np
 
 from mindspeed_ms.errors import WeightsError
 from mindspeed_ms.ops.native.quant import QuantTensor
+from mindspeed_ms.paths import partial_path, remove_abandoned
 
 _DTYPES = {"uint8": "U8", "int8": "I8", "float16": "F16", "float32": "F32"}
 _SPARE_BYTES = 16 << 20  # a file system with less than this left is as good as full
@@ -28,9 +29,10 @@ def atomic_directory(out: str | Path, nbytes: int) -> Iterator[Path]:
     out = Path(os.path.abspath(out))
     if os.path.lexists(out):
         raise WeightsError(f"{out}: exists already, expected a new path; choose another or remove it first")
-    temporary = out.parent / f".{out.name}.{os.getpid()}.partial"
+    temporary = partial_path(out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(out)
         require_space(out.parent, nbytes)
         shutil.rmtree(temporary, ignore_errors=True)  # left by a process of the same number that was killed
         temporary.mkdir()
@@ -41,6 +43,8 @@ def atomic_directory(out: str | Path, nbytes: int) -> Iterator[Path]:
         os.rename(temporary, out)
         _sync(out.parent)
     except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and os.path.lexists(out):
+            raise WeightsError(f"{out}: was made by another process meanwhile; use that, or remove it first") from None
         raise WeightsError(f"{out}: cannot be written: {describe_os_error(error)}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -5,7 +5,6 @@ import json
 import mmap
 import os
 import struct
-import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from mindspeed_ms.export.layout import INV_FREQ, arena_layout
 from mindspeed_ms.export.schema import Quantization
 from mindspeed_ms.ops.native.pack import LAYOUT_VERSION, ArenaLayout, aligned_empty
 from mindspeed_ms.ops.native.quant import QuantTensor
-from mindspeed_ms.paths import cache_dir
+from mindspeed_ms.paths import cache_dir, partial_path, remove_abandoned
 from mindspeed_ms.weights.safetensors_file import SafetensorsFile
 
 # The file is the arena, then this: magic, layout version, bytes of the arena, xxh3 of it.
@@ -137,9 +136,11 @@ def _packed(layout: ArenaLayout, name: str, value: "np.ndarray | QuantTensor") -
 def _write(path: Path, spec: DecoderSpec, layout: ArenaLayout, weights: BundleWeights) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     digest = xxhash.xxh3_128()
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.stem}-", dir=path.parent)
+    remove_abandoned(path)
+    temporary = partial_path(path)
+    temporary.unlink(missing_ok=True)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             for piece in _pieces(spec, layout, weights):
                 file.write(piece.data)
                 digest.update(piece.data)
@@ -148,7 +149,7 @@ def _write(path: Path, spec: DecoderSpec, layout: ArenaLayout, weights: BundleWe
             os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def _map(path: Path, nbytes: int) -> np.ndarray | None:

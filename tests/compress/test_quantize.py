@@ -2,7 +2,10 @@
 
 import errno
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -203,3 +206,33 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
 def test_a_row_too_wide_for_one_scale_is_refused():
     with pytest.raises(WeightsError, match="70000 inputs share one scale, the kernels take 65536"):
         quantize_rtn(np.zeros((2, 70000), np.float32), 8, 0, False)
+
+
+def test_what_killed_processes_left_is_removed_by_the_next(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    parts = {
+        f".out.{ended.pid}-1.partial": True,
+        f".out.{os.getpid()}-1.partial": False,  # of a process that lives
+        f".other.{ended.pid}-1.partial": False,  # of another result
+        ".out.name.partial": False,
+    }
+    for name in parts:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(b"half")
+        for path in (tmp_path / name / "model.safetensors", tmp_path / name):
+            os.utime(path, (0, 0))
+    young = tmp_path / f".out.{ended.pid}-2.partial"  # perhaps of a living process of another machine
+    young.mkdir()
+    with store.atomic_directory(tmp_path / "out", 0) as folder:
+        (folder / "file").write_text("whole")
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"out", young.name, *(name for name, gone in parts.items() if not gone)}
+
+
+def test_of_two_that_write_the_same_place_the_second_is_told(tmp_path):
+    with pytest.raises(WeightsError, match="out: was made by another process meanwhile"):
+        with store.atomic_directory(tmp_path / "out", 0):
+            (tmp_path / "out").mkdir()
+            (tmp_path / "out" / "file").write_text("whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
