@@ -310,3 +310,9 @@ def test_a_warning_is_one_line_without_its_source():
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, "warning: the cache cannot be written\nerror: told\n")
+
+
+def test_a_name_of_any_length_leaves_an_error_one_readable_line(tmp_path):
+    done = cli("quantize", "x" * 100, str(tmp_path / "out"), "--scheme", "w" * 5000)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and len(done.stderr) < 1100
+    assert done.stderr.startswith("error: scheme: 'www") and done.stderr.endswith("w8a16, w4a16\n")

@@ -26,6 +26,9 @@ _COMMANDS = {
 }
 
 
+_MOST_CHARS = 1000  # of an error's line
+
+
 class _Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return list(_COMMANDS)
@@ -89,7 +92,10 @@ def main() -> None:
     except (MindSpeedError, OSError, MemoryError) as error:
         if debug:
             raise
-        print(f"error: {' '.join(str(error).split()) or 'not enough memory'}", file=sys.stderr)
+        text = " ".join(str(error).split()) or "not enough memory"
+        if len(text) > _MOST_CHARS:  # a hostile file may have names of any length
+            text = f"{text[: _MOST_CHARS // 2]} ... {text[-_MOST_CHARS // 2 :]}"
+        print(f"error: {text}", file=sys.stderr)
         sys.exit(2)
 
 
