@@ -34,8 +34,8 @@ int DefaultThreads() {
 }
 
 constexpr int kHelperSpins = 1 << 14;  // about 0.3 ms: longer than the gap between two operators of a graph
-constexpr std::chrono::microseconds kStall{300}, kAlone{4000};
-constexpr int kMostStrikes = 4;  // 64 ms
+constexpr std::chrono::microseconds kStall{300}, kAlone{2000};
+constexpr int kMostStrikes = 3;  // 16 ms
 constexpr int kWaitSpins = 1 << 12;    // then yield: the helper may need this core to finish its piece
 }  // namespace
 
