@@ -99,7 +99,7 @@ extern "C" int AttentionBlock(MSMS_PARAMS) try {
         break;
       }
       const std::vector<Job> jobs = PlanJobs(b, first, count, d->heads, d->kv_heads, threads);
-      pool.For(count, 4, [&](int64_t begin, int64_t end, int thread) {
+      pool.For(count, kTile, [&](int64_t begin, int64_t end, int thread) {
         float *own = normed + thread * hidden;
         for (int64_t r = begin; r < end; ++r) {
           Active().rms_norm(x + (first + r) * hidden, norm, d->eps, hidden, own);
@@ -117,7 +117,7 @@ extern "C" int AttentionBlock(MSMS_PARAMS) try {
           to += Padded(w->n);
         }
       });
-      pool.For(count, 4, [&](int64_t begin, int64_t end, int) {
+      pool.For(count, kTile, [&](int64_t begin, int64_t end, int) {
         for (int64_t r = begin; r < end; ++r) {
           float *row = qkv + r * wide;
           const int64_t at[3] = {0, k_at, v_at};
@@ -140,7 +140,7 @@ extern "C" int AttentionBlock(MSMS_PARAMS) try {
         for (int64_t j = begin; j < end; ++j)
           RunJob(jobs[j], b, c, d->heads, qkv, wide, mixed, inner, first, d->scale, scores + thread * 8 * stride, stride);
       });
-      pool.For(count, 4, [&](int64_t begin, int64_t end, int) {
+      pool.For(count, kTile, [&](int64_t begin, int64_t end, int) {
         for (int64_t r = begin; r < end; ++r) out.Pack(mixed + r * inner, r);
       });
       pool.For(d->o.panels, Piece(d->o.panels, d->o, count, threads), [&](int64_t begin, int64_t end, int thread) {
@@ -206,7 +206,7 @@ extern "C" int MlpBlock(MSMS_PARAMS) try {
         bytes = carver.used();
         break;
       }
-      pool.For(count, 4, [&](int64_t begin, int64_t end, int thread) {
+      pool.For(count, kTile, [&](int64_t begin, int64_t end, int thread) {
         float *own = normed + thread * hidden;
         for (int64_t r = begin; r < end; ++r) {
           Active().rms_norm(x + (first + r) * hidden, norm, d->eps, hidden, own);
@@ -223,7 +223,7 @@ extern "C" int MlpBlock(MSMS_PARAMS) try {
                     });
         });
       });
-      pool.For(count, 4, [&](int64_t begin, int64_t end, int) {
+      pool.For(count, kTile, [&](int64_t begin, int64_t end, int) {
         for (int64_t r = begin; r < end; ++r) out.Pack(gated + r * wide, r);
       });
       pool.For(d->down.panels, Piece(d->down.panels, d->down, count, threads), [&](int64_t begin, int64_t end, int thread) {

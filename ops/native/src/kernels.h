@@ -5,7 +5,8 @@
 #include "weight.h"
 
 namespace msms {
-constexpr int64_t kTile = 12;  // rows of activations laid out together
+// Rows of activations laid out together; threads share out whole tiles, so that none writes into another's lines.
+constexpr int64_t kTile = 12;
 
 // Rows of activations, laid out for the panels: tile r / m holds row r at lane r % m, m = min(rows, kTile).
 struct Acts {
