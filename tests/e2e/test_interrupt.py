@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts its background jobs with it ignored
 from mindspeed_ms import LLM, SamplingParams
 
 endless = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
@@ -82,7 +84,11 @@ def test_ctrl_c_while_the_graph_runs_is_one_too_and_sigterm_ends_the_process(sta
         process.wait(timeout=0.3)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)
+    # Without an answer the program ends, and so does the wait for its line.
+    watchdog = threading.Timer(60, process.kill)
+    watchdog.start()
     assert process.stdout.readline() == "interrupted 2\n"
+    watchdog.cancel()
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == -signal.SIGTERM
 
