@@ -25,3 +25,22 @@ def make_llm():
     yield make
     for llm in opened:
         llm.close()
+
+
+@pytest.fixture
+def start(make_llm):
+    """A function that serves an LLM over a HashRunner on a free port: (server, llm, runner, client)."""
+    from mindspeed_ms.serving.api.grpc_server import GrpcServer
+    from mindspeed_ms.serving.client import Client
+
+    servers = []
+
+    def begin(runner=None, **options):
+        llm, runner = make_llm(runner)
+        servers.append(GrpcServer("127.0.0.1:0", **options))
+        servers[-1].start(llm, "tiny")
+        return servers[-1], llm, runner, Client(servers[-1].address, timeout=30)
+
+    yield begin
+    for server in servers:
+        server.stop(0)

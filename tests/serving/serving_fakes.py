@@ -117,3 +117,15 @@ class HashRunner:
         if not len(batch.logit_rows):
             return np.empty((0, self.vocab_size), np.float32)
         return np.stack([rows[int(t)] for t in batch.logit_rows])
+
+
+GREEDY = {"temperature": 0.0, "max_tokens": 6}
+
+
+def greedy(prompt, count=6):
+    """The token ids that a HashRunner makes most likely, one after the other."""
+    ids = library_tokenizer().encode(prompt).ids if isinstance(prompt, str) else list(prompt)
+    history = list(ids)
+    for _ in range(count):
+        history.append(int(HashRunner().logits(history).argmax()))
+    return history[len(ids) :]
