@@ -190,9 +190,7 @@ int Multiply(const Weight &w, const uint8_t *arena, const float *bias, int64_t r
       const int64_t count = std::min(kChunk, rows - start);
       Carver again(base);
       const ActSet acts(again, count, {&w});
-      pool.For(count, kTile, [&](int64_t begin, int64_t end, int thread) {
-        for (int64_t r = begin; r < end; ++r) acts.Pack(source(start + r, buffers + thread * w.k), r);
-      });
+      PackRows(pool, acts, count, [&](int64_t r, int thread) { return source(start + r, buffers + thread * w.k); });
       pool.For(w.panels, Piece(w.panels, w, count, static_cast<int>(threads)), [&](int64_t begin, int64_t end, int thread) {
         ByTwo(begin, end, [&](int64_t p, int two) {
           PanelRows(w, arena, p, two, acts.For(w), bias, tiles + thread * most * 32, spare + thread * scratch,

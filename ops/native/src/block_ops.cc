@@ -99,12 +99,10 @@ extern "C" int AttentionBlock(MSMS_PARAMS) try {
         break;
       }
       const std::vector<Job> jobs = PlanJobs(b, first, count, d->heads, d->kv_heads, threads);
-      pool.For(count, kTile, [&](int64_t begin, int64_t end, int thread) {
+      PackRows(pool, in, count, [&](int64_t r, int thread) {
         float *own = normed + thread * hidden;
-        for (int64_t r = begin; r < end; ++r) {
-          Active().rms_norm(x + (first + r) * hidden, norm, d->eps, hidden, own);
-          in.Pack(own, r);
-        }
+        Active().rms_norm(x + (first + r) * hidden, norm, d->eps, hidden, own);
+        return own;
       });
       pool.For(panels, Piece(panels, d->q, count, threads), [&](int64_t begin, int64_t end, int thread) {
         int64_t before = 0;  // the panels of q, k and v are numbered one after the other
@@ -140,9 +138,7 @@ extern "C" int AttentionBlock(MSMS_PARAMS) try {
         for (int64_t j = begin; j < end; ++j)
           RunJob(jobs[j], b, c, d->heads, qkv, wide, mixed, inner, first, d->scale, scores + thread * 8 * stride, stride);
       });
-      pool.For(count, kTile, [&](int64_t begin, int64_t end, int) {
-        for (int64_t r = begin; r < end; ++r) out.Pack(mixed + r * inner, r);
-      });
+      PackRows(pool, out, count, [&](int64_t r, int) { return mixed + r * inner; });
       pool.For(d->o.panels, Piece(d->o.panels, d->o, count, threads), [&](int64_t begin, int64_t end, int thread) {
         ByTwo(begin, end, [&](int64_t p, int two) {
           PanelRows(d->o, arena, p, two, out.For(d->o), Vector(arena, d->biases[3]), tiles + thread * most * 32, spare + thread * spare_size,
@@ -206,12 +202,10 @@ extern "C" int MlpBlock(MSMS_PARAMS) try {
         bytes = carver.used();
         break;
       }
-      pool.For(count, kTile, [&](int64_t begin, int64_t end, int thread) {
+      PackRows(pool, in, count, [&](int64_t r, int thread) {
         float *own = normed + thread * hidden;
-        for (int64_t r = begin; r < end; ++r) {
-          Active().rms_norm(x + (first + r) * hidden, norm, d->eps, hidden, own);
-          in.Pack(own, r);
-        }
+        Active().rms_norm(x + (first + r) * hidden, norm, d->eps, hidden, own);
+        return own;
       });
       pool.For(d->gate.panels, Piece(d->gate.panels, d->gate, count, threads), [&](int64_t begin, int64_t end, int thread) {
         float *tile = tiles + thread * most * 64, *up = tile + most * 32, *expanded = spare + thread * spare_size;
@@ -223,9 +217,7 @@ extern "C" int MlpBlock(MSMS_PARAMS) try {
                     });
         });
       });
-      pool.For(count, kTile, [&](int64_t begin, int64_t end, int) {
-        for (int64_t r = begin; r < end; ++r) out.Pack(gated + r * wide, r);
-      });
+      PackRows(pool, out, count, [&](int64_t r, int) { return gated + r * wide; });
       pool.For(d->down.panels, Piece(d->down.panels, d->down, count, threads), [&](int64_t begin, int64_t end, int thread) {
         ByTwo(begin, end, [&](int64_t p, int two) {
           PanelRows(d->down, arena, p, two, out.For(d->down), Vector(arena, d->biases[2]), tiles + thread * most * 64, spare + thread * spare_size,

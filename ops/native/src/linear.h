@@ -45,6 +45,14 @@ class ActSet {
   int used_ = 0;
 };
 
+// Packs rows [0, count); source(row, thread) yields each, perhaps in a buffer of the thread's own.
+template <class Source>
+void PackRows(Pool &pool, const ActSet &acts, int64_t count, Source source) {
+  pool.For(count, kTile, [&](int64_t begin, int64_t end, int thread) {
+    for (int64_t r = begin; r < end; ++r) acts.Pack(source(r, thread), r);
+  });
+}
+
 // Floats that one thread needs to expand two panels of a scheme with float activations.
 inline int64_t PanelScratch(std::initializer_list<const Weight *> weights) {
   int64_t most = 0;
