@@ -42,6 +42,8 @@ FLAGS = [
     *("-Wall", "-Wextra", "-Wno-psabi", "-Wno-maybe-uninitialized", "-Wno-uninitialized"),
 ]
 ISAS = ("portable", "avx2", "avx512")
+# Never unloaded: MindSpore closes the library with the last graph, while our helper threads still run in it.
+LINK = ["-shared", "-Wl,-Bsymbolic", "-Wl,-z,nodelete"]
 PREBUILT = Path(__file__).parent / "lib" / f"mindspeed_ms_cpu_{platform.machine()}.so"
 
 
@@ -70,7 +72,7 @@ def _mindspore_version() -> str:
 
 
 def _source_key() -> str:
-    digest = hashlib.sha256(f"{ABI}|{platform.machine()}|{_mindspore_version()}|{FLAGS}|{units()}".encode())
+    digest = hashlib.sha256(f"{ABI}|{platform.machine()}|{_mindspore_version()}|{FLAGS}|{LINK}|{units()}".encode())
     for path in sorted(SOURCES.iterdir()):
         if path.suffix in (".cc", ".h", ".inl"):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -143,7 +145,7 @@ def build(force: bool = False) -> Path:
             with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
                 objects = compile_units(compiler, Path(scratch), [])
                 library = Path(scratch) / target.name
-                run([compiler, "-shared", "-Wl,-Bsymbolic", *map(str, objects), "-o", str(library), "-lpthread"])
+                run([compiler, *LINK, *map(str, objects), "-o", str(library), "-lpthread"])
                 os.replace(library, target)
     except OSError as error:
         raise BuildError(

@@ -1,5 +1,6 @@
 """The runner of CPU bundles: ragged batches of any shape, nothing padded, weights and cache handed in uncopied."""
 
+import ctypes
 import math
 import re
 from dataclasses import replace
@@ -59,7 +60,7 @@ class RaggedRunner:
         general, single = _load_graphs(bundle, 2)
         general.set_inputs(*dynamic_inputs(bundle.program))
         first = self._tensors(_decode_one(self._table_width))
-        self._any, self._one = _Compiled(general, first), _Compiled(single, first)
+        self._any, self._one = (_Compiled(graph, first, self._library) for graph in (general, single))
 
     def step(self, batch: Batch) -> np.ndarray:
         """Writes the tokens' keys and values into the cache; returns the wanted rows' logits, float32 [R, V].
@@ -96,9 +97,9 @@ class RaggedRunner:
 class _Compiled:
     """A graph compiled, by running it once, for the shapes of `inputs` or for those it was set to."""
 
-    def __init__(self, graph: nn.GraphCell, inputs: tuple[ms.Tensor, ...]) -> None:
+    def __init__(self, graph: nn.GraphCell, inputs: tuple[ms.Tensor, ...], library: ctypes.CDLL) -> None:
         try:
-            with keep_interrupt(build.library()):
+            with keep_interrupt(library):
                 graph(*inputs)
         except RuntimeError as error:
             raise _kernel_error(error) from error

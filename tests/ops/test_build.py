@@ -121,3 +121,12 @@ def test_a_cache_in_the_home_of_nobody_is_refused(monkeypatch):
     monkeypatch.setenv("MINDSPEED_MS_CACHE", "~no-such-user/cache")
     with pytest.raises(ConfigError, match="MINDSPEED_MS_CACHE=~no-such-user/cache: there is no home directory"):
         build.build()
+
+
+def test_the_library_stays_when_its_last_user_closes_it():
+    program = (
+        "import _ctypes, ctypes, sys; library = ctypes.CDLL(sys.argv[1]); _ctypes.dlclose(library._handle); "
+        "print(sys.argv[1] in open('/proc/self/maps').read())"
+    )
+    command = [sys.executable, "-c", program, str(build.library_path().resolve())]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True\n"

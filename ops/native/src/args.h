@@ -71,6 +71,12 @@ class Attrs {
   AotExtra *extra_;
 };
 
+// What an operator's Init stored; nullptr when it never ran.
+template <class T>
+const T *Data(void *extra) {
+  return extra ? static_cast<const T *>(static_cast<AotExtra *>(extra)->KernelData()) : nullptr;
+}
+
 // A plain float vector in the arena; offset -1 means there is none.
 inline bool VectorFits(int64_t offset, int64_t n, int64_t arena_bytes, bool optional = false) {
   if (optional && offset == -1) return true;

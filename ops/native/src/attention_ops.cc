@@ -22,7 +22,7 @@ std::vector<Job> PlanJobs(const Ragged &b, int64_t first, int64_t count, int64_t
   return jobs;
 }
 
-void RunJob(const Job &job, const Ragged &b, const Cache &c, int64_t, const float *q, int64_t q_stride, float *out, int64_t out_stride,
+void RunJob(const Job &job, const Ragged &b, const Cache &c, const float *q, int64_t q_stride, float *out, int64_t out_stride,
             int64_t first, float scale, float *scores, int64_t score_stride) {
   AttendJob work;
   for (int64_t t = job.begin; t < job.end; ++t) {
@@ -43,19 +43,11 @@ void RunJob(const Job &job, const Ragged &b, const Cache &c, int64_t, const floa
 using namespace msms;
 
 namespace {
-int64_t ScoreStride(int64_t longest) { return (longest + 31) / 32 * 32 + 16; }
-bool HeadsMakeSense(int64_t heads, int64_t kv_heads, int64_t dim) {
-  return heads >= 1 && kv_heads >= 1 && heads <= 4096 && heads % kv_heads == 0 && dim >= 2 && dim <= 256;
-}
-
 struct ScaleData : AotKernelData {
   float scale = 0;
   int64_t layer = 0;
   bool ok = false;
 };
-const ScaleData *Scale(void *extra) {
-  return extra ? static_cast<const ScaleData *>(static_cast<AotExtra *>(extra)->KernelData()) : nullptr;
-}
 }  // namespace
 
 extern "C" int AttentionInit(int *, int64_t **, const char **, AotExtra *extra) {
@@ -69,7 +61,7 @@ extern "C" int AttentionInit(int *, int64_t **, const char **, AotExtra *extra) 
 // Keys and values are laid out as one cache of 64-position blocks, then attended to like any other.
 extern "C" int Attention(MSMS_PARAMS) try {
   const Args a(n, data, ndims, shapes, types);
-  const auto *d = Scale(extra);
+  const auto *d = Data<ScaleData>(extra);
   if (!a.Count(4)) return kCount;
   if (!d || !d->ok) return kAttribute;
   for (int i = 0; i < 3; ++i)
@@ -113,7 +105,7 @@ extern "C" int Attention(MSMS_PARAMS) try {
   });
   pool.For(static_cast<int64_t>(jobs.size()), 1, [&](int64_t begin, int64_t end, int thread) {
     for (int64_t j = begin; j < end; ++j)
-      RunJob(jobs[j], b, c, heads, a.F(0), heads * dim, a.Out(3), heads * dim, 0, d->scale, scores + thread * 8 * stride, stride);
+      RunJob(jobs[j], b, c, a.F(0), heads * dim, a.Out(3), heads * dim, 0, d->scale, scores + thread * 8 * stride, stride);
   });
   return kOk;
 } catch (const std::bad_alloc &) {
@@ -132,7 +124,7 @@ extern "C" int PagedAttentionInit(int *, int64_t **, const char **, AotExtra *ex
 }
 extern "C" int PagedAttention(MSMS_PARAMS) try {
   const Args a(n, data, ndims, shapes, types);
-  const auto *d = Scale(extra);
+  const auto *d = Data<ScaleData>(extra);
   if (!a.Count(9)) return kCount;
   if (!d || !d->ok) return kAttribute;
   for (int i = 0; i < 3; ++i)
@@ -159,7 +151,7 @@ extern "C" int PagedAttention(MSMS_PARAMS) try {
   });
   pool.For(static_cast<int64_t>(jobs.size()), 1, [&](int64_t begin, int64_t end, int thread) {
     for (int64_t j = begin; j < end; ++j)
-      RunJob(jobs[j], b, c, heads, a.F(0), heads * dim, a.Out(8), heads * dim, 0, d->scale, scores + thread * 8 * stride, stride);
+      RunJob(jobs[j], b, c, a.F(0), heads * dim, a.Out(8), heads * dim, 0, d->scale, scores + thread * 8 * stride, stride);
   });
   return kOk;
 } catch (const std::bad_alloc &) {

@@ -28,10 +28,6 @@ struct HeadData : AotKernelData {
   float eps = 0;
   bool ok = false;
 };
-template <class T>
-const T *Data(void *extra) {
-  return extra ? static_cast<const T *>(static_cast<AotExtra *>(extra)->KernelData()) : nullptr;
-}
 }  // namespace
 
 extern "C" int RmsNormInit(int *, int64_t **, const char **, AotExtra *extra) {

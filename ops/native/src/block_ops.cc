@@ -45,8 +45,7 @@ extern "C" int AttentionBlockInit(int *, int64_t **, const char **, AotExtra *ex
   d->q = attrs.Matrix("wq"), d->k = attrs.Matrix("wk"), d->v = attrs.Matrix("wv"), d->o = attrs.Matrix("wo");
   d->biases = attrs.Ints("biases", 4);
   d->qk_norm = attrs.Ints("qk_norm", 2);
-  d->ok = attrs.ok && d->heads >= 1 && d->kv_heads >= 1 && d->heads <= 4096 && d->heads % d->kv_heads == 0 && d->dim >= 2 && d->dim <= 256 &&
-          d->dim % 2 == 0 && d->q.n == d->heads * d->dim && d->k.n == d->kv_heads * d->dim && d->v.n == d->k.n && d->k.k == d->q.k &&
+  d->ok = attrs.ok && HeadsMakeSense(d->heads, d->kv_heads, d->dim) && d->dim % 2 == 0 && d->q.n == d->heads * d->dim && d->k.n == d->kv_heads * d->dim && d->v.n == d->k.n && d->k.k == d->q.k &&
           d->v.k == d->q.k && d->o.k == d->q.n && d->o.n == d->q.k;
   extra->SetKernelData(d);
   return 0;
@@ -55,7 +54,7 @@ extern "C" int AttentionBlockInit(int *, int64_t **, const char **, AotExtra *ex
 extern "C" int AttentionBlock(MSMS_PARAMS) try {
   const Args a(n, data, ndims, shapes, types);
   if (!a.Count(9)) return kCount;
-  const auto *d = extra ? static_cast<const AttentionData *>(static_cast<AotExtra *>(extra)->KernelData()) : nullptr;
+  const auto *d = Data<AttentionData>(extra);
   if (!d || !d->ok) return kAttribute;
   if (!a.Is(0, "float32", 2) || !a.Is(1, "float32", 2) || !a.Is(2, "uint8", 1)) return kType;
   const int64_t rows = a.Dim(0, 0), hidden = a.Dim(0, 1), dim = d->dim, size = a.Dim(2, 0);
@@ -75,7 +74,7 @@ extern "C" int AttentionBlock(MSMS_PARAMS) try {
   const float *x = a.F(0), *norm = Vector(arena, d->norm), *q_norm = Vector(arena, d->qk_norm[0]), *k_norm = Vector(arena, d->qk_norm[1]);
   float *y = a.Out(8);
   const int64_t k_at = Padded(d->q.n), v_at = k_at + Padded(d->k.n), wide = v_at + Padded(d->v.n), inner = d->heads * dim;
-  const int64_t panels = d->q.panels + d->k.panels + d->v.panels, stride = (b.longest + 31) / 32 * 32 + 16;
+  const int64_t panels = d->q.panels + d->k.panels + d->v.panels, stride = ScoreStride(b.longest);
   Pool &pool = Pool::Get();
   auto lock = pool.Lock();
   const int threads = pool.threads();
@@ -136,7 +135,7 @@ extern "C" int AttentionBlock(MSMS_PARAMS) try {
       });
       pool.For(static_cast<int64_t>(jobs.size()), 1, [&](int64_t begin, int64_t end, int thread) {
         for (int64_t j = begin; j < end; ++j)
-          RunJob(jobs[j], b, c, d->heads, qkv, wide, mixed, inner, first, d->scale, scores + thread * 8 * stride, stride);
+          RunJob(jobs[j], b, c, qkv, wide, mixed, inner, first, d->scale, scores + thread * 8 * stride, stride);
       });
       PackRows(pool, out, count, [&](int64_t r, int) { return mixed + r * inner; });
       pool.For(d->o.panels, Piece(d->o.panels, d->o, count, threads), [&](int64_t begin, int64_t end, int thread) {
@@ -168,7 +167,7 @@ extern "C" int MlpBlockInit(int *, int64_t **, const char **, AotExtra *extra) {
 extern "C" int MlpBlock(MSMS_PARAMS) try {
   const Args a(n, data, ndims, shapes, types);
   if (!a.Count(3)) return kCount;
-  const auto *d = extra ? static_cast<const MlpData *>(static_cast<AotExtra *>(extra)->KernelData()) : nullptr;
+  const auto *d = Data<MlpData>(extra);
   if (!d || !d->ok) return kAttribute;
   if (!a.Is(0, "float32", 2) || !a.Is(1, "uint8", 1)) return kType;
   const int64_t rows = a.Dim(0, 0), hidden = a.Dim(0, 1), inner = d->gate.n, size = a.Dim(1, 0);

@@ -58,6 +58,12 @@ inline int OpenRagged(const Args &a, int i, int64_t tokens, const Cache &c, Ragg
   return kOk;
 }
 
+inline bool HeadsMakeSense(int64_t heads, int64_t kv_heads, int64_t dim) {
+  return heads >= 1 && kv_heads >= 1 && heads <= 4096 && heads % kv_heads == 0 && dim >= 2 && dim <= 256;
+}
+// Floats of one row of scores: whole pairs of lanes, and rows that start on different cache sets.
+inline int64_t ScoreStride(int64_t longest) { return (longest + 31) / 32 * 32 + 16; }
+
 // Query rows that share keys, as work for one thread: tokens [begin, end) of a sequence and heads of one kv head.
 struct Job {
   int32_t sequence, begin, end, kv_head, head_begin, head_end;
@@ -67,6 +73,6 @@ struct Job {
 std::vector<Job> PlanJobs(const Ragged &b, int64_t first, int64_t count, int64_t heads, int64_t kv_heads, int threads);
 
 // Attends for one job; q and out rows have the given strides, row 0 being token `first`.
-void RunJob(const Job &job, const Ragged &b, const Cache &c, int64_t heads, const float *q, int64_t q_stride, float *out,
+void RunJob(const Job &job, const Ragged &b, const Cache &c, const float *q, int64_t q_stride, float *out,
             int64_t out_stride, int64_t first, float scale, float *scores, int64_t score_stride);
 }  // namespace msms

@@ -11,6 +11,7 @@ constexpr int64_t kTile = 12;
 // Rows of activations, laid out for the panels: tile r / m holds row r at lane r % m, m = min(rows, kTile).
 struct Acts {
   int64_t rows = 0, k = 0, kp = 0, m = 0, group = 0, groups = 0;
+  bool quantized() const { return groups > 0; }
   float *f = nullptr;      // [tiles][k][m], for float weights
   int8_t *q = nullptr;     // [tiles][kp / 4][m][4]
   float *scale = nullptr;  // [tiles][groups][m]

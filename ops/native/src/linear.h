@@ -17,7 +17,6 @@ class ActSet {
       Acts &a = acts_[used_++];
       a.rows = rows, a.k = w->k, a.kp = w->kp, a.m = m;
       if (!w->act) {
-        a.kp = w->k;
         a.f = carver.Take<float>(tiles * m * w->k);
       } else {
         a.group = w->group, a.groups = w->groups;
@@ -30,15 +29,13 @@ class ActSet {
   }
   const Acts &For(const Weight &w) const { return acts_[Find(w)]; }
   void Pack(const float *x, int64_t row) const {
-    for (int i = 0; i < used_; ++i) acts_[i].group || acts_[i].q ? Active().pack_int8(x, row, acts_[i]) : Active().pack_float(x, row, acts_[i]);
+    for (int i = 0; i < used_; ++i) acts_[i].quantized() ? Active().pack_int8(x, row, acts_[i]) : Active().pack_float(x, row, acts_[i]);
   }
 
  private:
   int Find(const Weight &w) const {
-    for (int i = 0; i < used_; ++i) {
-      const bool quantized = acts_[i].f == nullptr && acts_[i].groups > 0;
-      if (quantized == (w.act == 1) && (!quantized || acts_[i].group == w.group)) return i;
-    }
+    for (int i = 0; i < used_; ++i)
+      if (acts_[i].quantized() == (w.act == 1) && (!w.act || acts_[i].group == w.group)) return i;
     return -1;
   }
   Acts acts_[3];
