@@ -17,8 +17,8 @@ from mindspeed_ms import LLM, SamplingParams
 
 endless = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
 llm = LLM(sys.argv[1], kv_tokens=None)
-print("ready", flush=True)
 try:
+    print("ready", flush=True)  # in here: the answer to it may come before the next line
     if sys.argv[2] == "sleep":
         time.sleep(60)
     elif sys.argv[2] == "ignore":
