@@ -32,7 +32,7 @@ if [ $# -eq 0 ]; then
     "$PYTHON" -m ruff format --check .
 
     step "mypy on the rooms that import no MindSpore"
-    "$PYTHON" -m mypy mindspeed_ms/{errors,log,paths}.py mindspeed_ms/{config,weights,cli} \
+    "$PYTHON" -m mypy mindspeed_ms/{errors,log,paths}.py mindspeed_ms/{config,text,weights,cli} \
         mindspeed_ms/ops/native mindspeed_ms/serving
 
     step "native kernels under the address and undefined-behaviour sanitizers"

@@ -12,12 +12,12 @@ import numpy as np
 
 from mindspeed_ms.errors import ConfigError, RequestError
 from mindspeed_ms.serving.engine.batch import Runner
-from mindspeed_ms.serving.engine.chat import ChatTemplate, Message
 from mindspeed_ms.serving.engine.core import Engine, StepProfile
 from mindspeed_ms.serving.engine.loop import Chunk, EngineLoop, Handle
 from mindspeed_ms.serving.engine.params import SamplingParams
 from mindspeed_ms.serving.engine.sequence import RequestOutput, Sequence
-from mindspeed_ms.serving.engine.text import Tokenizer, TokenizerFiles
+from mindspeed_ms.text.chat import ChatTemplate, Message
+from mindspeed_ms.text.tokenizer import Tokenizer, TokenizerFiles
 
 __all__ = ["LLM", "Chunk", "Handle", "RequestOutput", "SamplingParams"]
 

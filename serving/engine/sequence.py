@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from mindspeed_ms.serving.engine.params import SamplingParams
 from mindspeed_ms.serving.engine.sampler import RowSampler, TokenLogprobs
-from mindspeed_ms.serving.engine.text import TextStream
+from mindspeed_ms.text.tokenizer import TextStream
 
 
 @dataclass

@@ -12,7 +12,7 @@ from mindspeed_ms.serving.engine.blocks import BlockManager
 from mindspeed_ms.serving.engine.core import Engine
 from mindspeed_ms.serving.engine.params import SamplingParams
 from mindspeed_ms.serving.engine.sequence import Sequence
-from mindspeed_ms.serving.engine.text import Tokenizer
+from mindspeed_ms.text.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer(files())
 GREEDY = SamplingParams(temperature=0, max_tokens=8)

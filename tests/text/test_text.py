@@ -10,8 +10,8 @@ from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from mindspeed_ms.errors import RequestError, TokenizerError
-from mindspeed_ms.serving.engine.chat import ChatTemplate
-from mindspeed_ms.serving.engine.text import Tokenizer
+from mindspeed_ms.text.chat import ChatTemplate
+from mindspeed_ms.text.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer(files())
 PLAIN = Library.from_str(library_tokenizer().to_str())
@@ -221,7 +221,7 @@ def test_a_template_that_asks_for_more_memory_than_it_may_have_gets_none(render)
 
 
 def test_a_template_without_end_is_stopped_and_the_next_one_renders(monkeypatch, tmp_path):
-    from mindspeed_ms.serving.engine import chat
+    from mindspeed_ms.text import chat
 
     worker = tmp_path / "worker.py"
     worker.write_text(chat._WORKER.read_text().replace("SECONDS = 5.0", "SECONDS = 1.0"))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mindspeed_ms.errors import RequestError, TokenizerError
-from mindspeed_ms.serving.engine.text import Tokenizer
+from mindspeed_ms.text.tokenizer import Tokenizer
 
 _WORKER = Path(__file__).with_name("template_worker.py")
 MAX_MESSAGE_CHARS = 8 << 20
