@@ -17,6 +17,10 @@ class TokenizerError(MindSpeedError):
     """A tokenizer or chat template is absent, malformed or refused."""
 
 
+class DataError(MindSpeedError):
+    """A corpus, a data set or a piece of one is damaged, unreadable or not what its manifest says."""
+
+
 class BuildError(MindSpeedError):
     """The native kernel library could not be built or loaded."""
 

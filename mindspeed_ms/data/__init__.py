@@ -1,0 +1,1 @@
+"""From raw text to rows of fixed length on disk, and from there to batches."""
