@@ -46,7 +46,7 @@ class FileEntry(Config):
 
 
 class Shard(Config):
-    """The rows of one bucket from one stretch of the corpus: a MindRecord file, its index, and the same rows as a block."""
+    """The rows of a bucket from one stretch of the corpus: a MindRecord file, its index, and the same rows as a block."""
 
     rows: Count
     mindrecord: FileEntry
@@ -118,7 +118,7 @@ class Manifest(Config):
 
 
 def write_manifest(folder: Path, values: dict[str, Any]) -> Manifest:
-    """Check, checksum and write `values` (all fields but checksum, format and version), atomically. Raises DataError."""
+    """Check, checksum and write `values`: all fields but checksum, format and version. Raises DataError."""
     from mindspeed_ms.data.files import write_atomic
 
     values = {"checksum": _ZEROS, "format": FORMAT, "version": VERSION, **values}
@@ -149,7 +149,7 @@ def read_manifest(folder: str | Path) -> Manifest:
     zeroed = data[: found.start(1)] + _ZEROS.encode() + data[found.end(1) :]
     if hashlib.sha256(zeroed).hexdigest().encode() != found[1]:
         raise DataError(
-            f"{path}: its checksum does not fit its content; it was damaged or edited: prepare the set again"
+            f"{path}: its checksum does not fit its content, it was damaged or edited: prepare it again"
         )
     try:
         values = json.loads(data)
@@ -186,10 +186,9 @@ def _check(manifest: Manifest, path: Path) -> None:
             raise DataError(f"{where}: {bucket.tokens} tokens and {bucket.ends} ends do not fit {bucket.rows} rows")
         width = bucket.length + bucket.ends + (bucket.length if "loss_mask" in manifest.columns else 0)
         for shard in bucket.shards:
-            if shard.block.bytes != 4 * shard.rows * width:
-                raise DataError(
-                    f"{path}: {shard.block.path} has {shard.block.bytes} bytes, {shard.rows} rows need {4 * shard.rows * width}"
-                )
+            needed = 4 * shard.rows * width
+            if shard.block.bytes != needed:
+                raise DataError(f"{path}: {shard.block.path} has {shard.block.bytes} bytes, its rows need {needed}")
     for name, total in (("rows", manifest.rows), ("tokens", manifest.tokens)):
         found = sum(getattr(bucket, name) for bucket in manifest.buckets)
         if found != total:
