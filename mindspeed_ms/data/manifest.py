@@ -46,7 +46,7 @@ class FileEntry(Config):
 
 
 class Shard(Config):
-    """The rows of a bucket from one stretch of the corpus: a MindRecord file, its index, and the same rows as a block."""
+    """Rows of a bucket from one stretch of the corpus: a MindRecord file, its index, and the same rows as a block."""
 
     rows: Count
     mindrecord: FileEntry
