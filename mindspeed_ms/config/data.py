@@ -51,13 +51,13 @@ class ArrangeConfig(Config):
     """How documents become rows of a few fixed lengths."""
 
     mode: Literal["bucket", "pack", "stream"] = "bucket"
-    boundaries: list[Positive] | None = None  # row lengths of the buckets, ascending; or leave them to `buckets`
-    buckets: Annotated[int, Field(ge=1, le=64)] = 5  # how many, at the boundaries that pad least
-    max_length: Positive = 2048  # tokens of the longest row; with `boundaries` their last one counts
-    multiple_of: Positive = 1  # boundaries are multiples of this (16 suits Ascend's matrix units)
+    boundaries: list[Positive] | None = None  # bucket: row lengths, ascending; or leave them to `buckets`
+    buckets: Annotated[int, Field(ge=1, le=64)] | None = None  # bucket: how many, at the boundaries that pad least; 5
+    max_length: Positive | None = None  # tokens of the longest row: 2048, or the last of `boundaries`
+    multiple_of: Positive = 1  # row lengths are multiples of this (16 suits Ascend's matrix units)
     join: bool = False  # bucket: fill rows with further short documents, masked from one another
-    overlong: Literal["split", "truncate", "drop"] = "split"  # documents longer than the longest row
-    max_documents: Positive | None = None  # in one row; None: a quarter of its length
+    overlong: Literal["split", "truncate", "drop"] = "split"  # bucket, pack: documents longer than the longest row
+    max_documents: Positive | None = None  # bucket with join, pack: in one row; None: a quarter of its length
 
     @field_validator("boundaries")
     @classmethod
@@ -68,14 +68,28 @@ class ArrangeConfig(Config):
 
     @model_validator(mode="after")
     def _consistent(self) -> ArrangeConfig:
-        if self.boundaries is not None and self.mode != "bucket":
-            raise ValueError(f"boundaries are for mode bucket; {self.mode} has rows of max_length only")
-        if self.join and self.mode != "bucket":
-            raise ValueError("join is for mode bucket; pack always joins, stream never does")
-        wrong = [b for b in self.boundaries or [self.max_length] if b % self.multiple_of]
+        bucket = self.mode == "bucket"
+        joined = self.join or self.mode == "pack"
+        for given, name, allowed in (
+            (self.boundaries is not None, "boundaries", bucket),
+            (self.buckets is not None, "buckets", bucket and self.boundaries is None),
+            (self.max_length is not None, "max_length", self.boundaries is None),
+            (self.join, "join", bucket),
+            (self.overlong != "split", "overlong", self.mode != "stream"),
+            (self.max_documents is not None, "max_documents", joined),
+        ):
+            if given and not allowed:
+                beside = " beside boundaries" if bucket and self.boundaries else f" in mode {self.mode}"
+                raise ValueError(f"{name} has no effect{beside}; leave it out")
+        wrong = [length for length in self.boundaries or [self.longest] if length % self.multiple_of]
         if wrong:
-            raise ValueError(f"{wrong[0]} is not a multiple of multiple_of {self.multiple_of}")
+            raise ValueError(f"the length {wrong[0]} is not a multiple of multiple_of, {self.multiple_of}")
         return self
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest row there may be."""
+        return self.boundaries[-1] if self.boundaries else self.max_length or 2048
 
 
 class PrepareConfig(Config):

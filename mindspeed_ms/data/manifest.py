@@ -26,7 +26,7 @@ _ZEROS = "0" * 64
 _CHECKSUM = re.compile(rb'\A\{\s*"checksum": "([0-9a-f]{64})"')
 
 Count = Annotated[int, Field(ge=0)]
-Sha256 = Annotated[str, Field(pattern=r"\A[0-9a-f]{64}\Z")]
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class FileEntry(Config):
@@ -100,6 +100,7 @@ class Manifest(Config):
     version: int
     made_by: str
     config: PrepareConfig
+    corpus: Sha256  # of the names and sizes of the input files
     columns: list[str]  # input_ids, document_ends and, for conversations, loss_mask
     tokenizer: TokenizerEntry
     documents: Count  # kept
@@ -148,9 +149,7 @@ def read_manifest(folder: str | Path) -> Manifest:
         raise DataError(f"{path}: does not begin with its checksum; it is damaged or no manifest")
     zeroed = data[: found.start(1)] + _ZEROS.encode() + data[found.end(1) :]
     if hashlib.sha256(zeroed).hexdigest().encode() != found[1]:
-        raise DataError(
-            f"{path}: its checksum does not fit its content, it was damaged or edited: prepare it again"
-        )
+        raise DataError(f"{path}: its checksum does not fit its content, it was damaged or edited: prepare it again")
     try:
         values = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -1,0 +1,208 @@
+"""Which rows there will be: decided for the whole corpus from lengths alone, before the first row is written."""
+
+from __future__ import annotations
+
+import json
+import os
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mindspeed_ms.config.data import ArrangeConfig, PrepareConfig
+from mindspeed_ms.data.arrange import Layout, Pieces, concatenated, cut, layouts
+from mindspeed_ms.data.boundaries import optimal_boundaries
+from mindspeed_ms.data.dedup import exact_duplicates, near_duplicates
+from mindspeed_ms.data.files import disk_errors, write_atomic
+from mindspeed_ms.data.segments import Segment
+from mindspeed_ms.errors import DataError
+
+# The lengths that a histogram tells apart: all up to 16, then eight an octave.
+_EDGES = [*range(1, 17), *(n << octave for octave in range(1, 28) for n in range(9, 17))]
+
+
+@dataclass
+class Totals:
+    """What a bucket holds."""
+
+    length: int
+    ends: int = 1
+    rows: int = 0
+    documents: int = 0
+    tokens: int = 0
+
+
+@dataclass
+class Plan:
+    """The buckets, and what the manifest says of the corpus."""
+
+    buckets: list[Totals]
+    documents: int
+    cleaning: dict[str, int]
+    sources: list[dict[str, int]]  # documents, tokens and bytes of each
+    lengths: list[dict[str, int]]  # upto, documents, tokens
+
+    @property
+    def rows(self) -> int:
+        """Rows of all buckets."""
+        return sum(bucket.rows for bucket in self.buckets)
+
+
+def load_plan(folder: Path) -> Plan | None:
+    """A complete plan, if there is one."""
+    path = folder / "plan.json"
+    if not path.exists():
+        return None
+    values = json.loads(path.read_text())
+    return Plan(**{**values, "buckets": [Totals(**bucket) for bucket in values["buckets"]]})
+
+
+def make_plan(
+    folder: Path, segments: Sequence[Segment], config: PrepareConfig, sources: int, done: Callable[[int, int], None]
+) -> Plan:
+    """Find duplicates and boundaries, lay out every segment and leave all of it in `folder`, plan.json last.
+
+    sources: how many there are. Raises DataError.
+    """
+    removed, cleaning = _copies(segments, config)
+    documents = _Documents(sources)
+    used: list[Pieces] = []
+    lengths: Counter[int] = Counter()
+    for segment, gone in zip(segments, removed, strict=True):
+        pieces = documents.add(segment, gone, config.arrange)
+        used.append(pieces)
+        for length, count in zip(*np.unique(pieces.lengths, return_counts=True), strict=True):
+            lengths[int(length)] += int(count)
+    cleaning.update(documents.cleaning)
+    buckets = [Totals(boundary) for boundary in _boundaries(lengths, config.arrange)]
+    for segment, pieces in zip(segments, used, strict=True):
+        laid = _lay_out(pieces, [bucket.length for bucket in buckets], config.arrange)
+        for bucket, layout in zip(buckets, laid, strict=True):
+            if len(layout.per_row):
+                bucket.ends = max(bucket.ends, int(layout.per_row.max()))
+            bucket.rows += len(layout.per_row)
+            bucket.documents += len(layout.pieces.lengths)
+            bucket.tokens += int(layout.pieces.lengths.sum())
+        _save(folder / f"{segment.number:05d}.npz", laid)
+        done(segment.number + 1, len(segments))
+    plan = Plan(buckets, documents.count, dict(cleaning), documents.sources(), documents.histogram())
+    write_atomic(folder / "plan.json", json.dumps(asdict(plan)).encode())
+    return plan
+
+
+def load_layouts(folder: Path, segment: Segment) -> list[Layout]:
+    """A segment's rows, a layout a bucket."""
+    with np.load(folder / f"{segment.number:05d}.npz", allow_pickle=False) as file:
+        return [
+            Layout(Pieces(file[f"starts{i}"], file[f"lengths{i}"]), file[f"per_row{i}"]) for i in range(len(file) // 3)
+        ]
+
+
+def _save(path: Path, laid: list[Layout]) -> None:
+    arrays = {}
+    for i, layout in enumerate(laid):
+        arrays |= {
+            f"starts{i}": layout.pieces.starts,
+            f"lengths{i}": layout.pieces.lengths,
+            f"per_row{i}": layout.per_row,
+        }
+    temporary = path.with_suffix(".partial")
+    with disk_errors(path):
+        with open(temporary, "wb") as file:
+            np.savez(file, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+
+
+def _copies(segments: Sequence[Segment], config: PrepareConfig) -> tuple[list[np.ndarray], Counter[str]]:
+    """bool [documents] a segment, True where one is a copy; and how many."""
+    exact = [np.zeros(len(segment.array("lengths")), dtype=bool) for segment in segments]
+    if config.clean.dedup:
+        exact = exact_duplicates(segments)
+    near = [np.zeros(len(part), dtype=bool) for part in exact]
+    if config.clean.near_duplicates is not None:
+        near = near_duplicates(segments, exact, config.clean.near_duplicates)
+    counts = Counter(damaged_files=0, exact_duplicates=_sum(exact), near_duplicates=_sum(near))
+    for segment in segments:
+        counts.update(segment.counts)
+    return [one | other for one, other in zip(exact, near, strict=True)], counts
+
+
+def _sum(masks: list[np.ndarray]) -> int:
+    return sum(int(mask.sum()) for mask in masks)
+
+
+def _boundaries(lengths: Counter[int], arrange: ArrangeConfig) -> list[int]:
+    if not lengths:
+        raise DataError("no document is left after cleaning; look at the files and at the rules (docs/data.md)")
+    if arrange.boundaries:
+        return arrange.boundaries
+    if arrange.mode != "bucket":
+        return [arrange.longest]
+    values = np.array(sorted(lengths), dtype=np.int64)
+    counts = np.array([lengths[int(value)] for value in values], dtype=np.int64)
+    return optimal_boundaries(values, counts, arrange.buckets or 5, arrange.multiple_of)
+
+
+def _lay_out(pieces: Pieces, boundaries: list[int], arrange: ArrangeConfig) -> list[Layout]:
+    if arrange.mode == "stream":
+        return concatenated(pieces.starts, pieces.lengths, arrange.longest)
+    return layouts(pieces, boundaries, arrange)
+
+
+class _Documents:
+    """Sums over the documents that are kept."""
+
+    def __init__(self, sources: int) -> None:
+        self.count = 0
+        self.cleaning: Counter[str] = Counter(overlong_split=0, overlong_truncated=0, overlong_dropped=0)
+        self._sources = np.zeros((sources, 3), dtype=np.int64)
+        self._bins = np.zeros((len(_EDGES), 2), dtype=np.int64)
+
+    def add(self, segment: Segment, gone: np.ndarray, arrange: ArrangeConfig) -> Pieces:
+        """Count a segment's documents; returns what of them goes into rows."""
+        all_lengths = segment.array("lengths").astype(np.int64)
+        starts = np.cumsum(all_lengths) - all_lengths
+        kept = np.flatnonzero(~gone & (all_lengths > 0))
+        self.cleaning["empty"] += int((~gone & (all_lengths == 0)).sum())  # a tokenizer may find nothing in a text
+        lengths = all_lengths[kept]
+        used = lengths
+        if arrange.mode != "stream":
+            over = lengths > arrange.longest
+            name = {"split": "overlong_split", "truncate": "overlong_truncated", "drop": "overlong_dropped"}
+            self.cleaning[name[arrange.overlong]] += int(over.sum())
+            if arrange.overlong == "truncate":
+                used = np.minimum(lengths, arrange.longest)
+            elif arrange.overlong == "drop":
+                kept, lengths = kept[~over], lengths[~over]
+                used = lengths
+        self.count += len(kept)
+        owner = segment.array("sources")[kept]
+        for column, values in enumerate((np.ones(len(kept)), used, segment.array("sizes")[kept])):
+            self._sources[:, column] += _sums(owner, values, len(self._sources))
+        which = np.searchsorted(_EDGES, lengths)
+        for column, values in enumerate((np.ones(len(kept)), lengths)):
+            self._bins[:, column] += _sums(which, values, len(_EDGES))
+        return Pieces(starts[kept], lengths) if arrange.mode == "stream" else cut(starts[kept], lengths, arrange)
+
+    def sources(self) -> list[dict[str, int]]:
+        """documents, tokens and bytes of each source."""
+        return [dict(zip(("documents", "tokens", "bytes"), row, strict=True)) for row in self._sources.tolist()]
+
+    def histogram(self) -> list[dict[str, int]]:
+        """Documents and tokens by length, from the shortest bin with documents to the longest."""
+        filled = np.flatnonzero(self._bins[:, 0])
+        last = int(filled[-1]) + 1 if len(filled) else 0
+        return [
+            {"upto": edge, "documents": documents, "tokens": tokens}
+            for edge, (documents, tokens) in zip(_EDGES[:last], self._bins[:last].tolist(), strict=True)
+        ][bisect_left(_EDGES, _EDGES[int(filled[0])]) if len(filled) else 0 :]
+
+
+def _sums(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
+    """Exact up to 2^53."""
+    return np.bincount(groups, weights=values, minlength=count).astype(np.int64)
