@@ -14,7 +14,7 @@ import numpy as np
 
 from mindspeed_ms.config.data import ArrangeConfig, PrepareConfig
 from mindspeed_ms.data.arrange import Layout, Pieces, concatenated, cut, layouts
-from mindspeed_ms.data.boundaries import optimal_boundaries
+from mindspeed_ms.data.boundaries import halved_boundaries, optimal_boundaries
 from mindspeed_ms.data.dedup import exact_duplicates, near_duplicates
 from mindspeed_ms.data.files import disk_errors, write_atomic
 from mindspeed_ms.data.segments import Segment
@@ -144,6 +144,8 @@ def _boundaries(lengths: Counter[int], arrange: ArrangeConfig) -> list[int]:
     if arrange.mode != "bucket":
         return [arrange.longest]
     values = np.array(sorted(lengths), dtype=np.int64)
+    if arrange.join:
+        return halved_boundaries(values, arrange.buckets or 5, arrange.multiple_of)
     counts = np.array([lengths[int(value)] for value in values], dtype=np.int64)
     return optimal_boundaries(values, counts, arrange.buckets or 5, arrange.multiple_of)
 

@@ -20,7 +20,7 @@ from mindspeed_ms import __version__
 from mindspeed_ms.config.data import PrepareConfig
 from mindspeed_ms.data import job
 from mindspeed_ms.data.arrange import rows as rows_of
-from mindspeed_ms.data.encode import make_encoder
+from mindspeed_ms.data.encode import Encoder
 from mindspeed_ms.data.files import describe, disk_errors, write_atomic
 from mindspeed_ms.data.manifest import Manifest, Shard, write_manifest
 from mindspeed_ms.data.plan import Plan, load_layouts, load_plan, make_plan
@@ -100,7 +100,7 @@ def _pool(
     engine: str,
     ray_address: str | None,
 ) -> AbstractContextManager[_Map]:
-    factory = functools.partial(make_encoder, tokenizer, config, [source.original for source in sources])
+    factory = functools.partial(Encoder, tokenizer, config, [source.original for source in sources])
     count = workers or os.cpu_count() or 1
     if engine == "ray":
         from mindspeed_ms.data.ray_pool import RayPool

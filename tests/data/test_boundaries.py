@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mindspeed_ms.data.boundaries import optimal_boundaries, padding
+from mindspeed_ms.data.boundaries import halved_boundaries, optimal_boundaries, padding
 from mindspeed_ms.errors import DataError
 
 
@@ -63,3 +63,11 @@ def test_padding_counts_what_is_added_to_each_document():
     assert padding(np.array([2, 5]), np.array([10, 1]), [4, 8]) == 10 * 2 + 3
     with pytest.raises(DataError, match="of 9 tokens is longer than the last boundary, 8"):
         padding(np.array([9]), np.array([1]), [4, 8])
+
+
+def test_halved_boundaries_end_with_the_longest_and_hold_two_of_the_one_below():
+    assert halved_boundaries(np.array([3, 161]), 5) == [11, 21, 41, 81, 161]
+    assert halved_boundaries(np.array([30, 100]), 9) == [50, 100], "no bucket below the shortest document"
+    assert halved_boundaries(np.array([3, 161]), 4, multiple_of=16) == [32, 48, 96, 176]
+    with pytest.raises(DataError, match="no document is left"):
+        halved_boundaries(np.array([], dtype=int), 3)
