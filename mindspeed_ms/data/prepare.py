@@ -74,8 +74,8 @@ def prepare(
         there = job.finished(out, corpus, opened.sha256, config)
         if there is None:
             work = job.begin(out, corpus, opened.sha256, config)
-            pool = functools.partial(_pool, opened, config, sources, workers, engine, ray_address)
-            segments = _tokenize(work, sources, names, config, pool, tell)
+            pool = functools.partial(make_pool, opened, config, sources, workers, engine, ray_address)
+            segments = tokenize(work, sources, names, config, pool, tell)
             plan = _plan(work, segments, config, len(names), tell)
             shards = _write(out, work, segments, plan, config, opened, tell)
             there = _finish(out, plan, shards, names, corpus, config, opened)
@@ -92,14 +92,15 @@ def _check(config: PrepareConfig, tokenizer: DataTokenizer) -> None:
         raise ConfigError("messages_key: the tokenizer has no chat template; give the folder of a chat model")
 
 
-def _pool(
+def make_pool(
     tokenizer: DataTokenizer,
     config: PrepareConfig,
     sources: Sequence[SourceFile],
-    workers: int | None,
-    engine: str,
-    ray_address: str | None,
+    workers: int | None = None,
+    engine: str = "local",
+    ray_address: str | None = None,
 ) -> AbstractContextManager[_Map]:
+    """Processes or actors that make TokenChunks of RawChunks, in order."""
     factory = functools.partial(Encoder, tokenizer, config, [source.original for source in sources])
     count = workers or os.cpu_count() or 1
     if engine == "ray":
@@ -111,7 +112,7 @@ def _pool(
     return Pool(factory, count)
 
 
-def _tokenize(
+def tokenize(
     work: Path,
     sources: Sequence[SourceFile],
     names: list[str],
@@ -119,6 +120,7 @@ def _tokenize(
     pool: Callable[[], AbstractContextManager[_Map]],
     tell: Progress,
 ) -> list[Segment]:
+    """Read, clean and tokenize what is not yet in segments in the folder `work`; returns all segments."""
     done = work / "tokenized"
     store = SegmentStore(work / "segments", config.shard_tokens)
     if done.exists():

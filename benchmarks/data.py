@@ -1,0 +1,147 @@
+"""The data path: padding of each arrangement, tokenizing beside Hugging Face datasets, the loader beside MindDataset.
+
+`python benchmarks/data.py [--folder FOLDER] [--processes 3]`; needs the extras `data` and `pip install datasets transformers`. The
+corpora (benchmarks/data_corpora.py) and what is made of them stay in FOLDER. The last line is one JSON object.
+Padding is a share of all places in rows; tokenize_ratio is Hugging Face's time over ours, of the minima.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+SEED_BOUNDARIES = [128, 256, 512, 1024, 2048]
+ARRANGEMENTS = {
+    "seed_boundaries": {"boundaries": SEED_BOUNDARIES},
+    "dp5": {"buckets": 5},
+    "joined5": {"buckets": 5, "join": True},
+    "pack": {"mode": "pack"},
+}
+WORKERS = os.cpu_count() or 1
+
+
+def padding(paths: dict[str, Path], tokenizer: Path) -> dict[str, dict[str, float]]:
+    """Padding of each arrangement, by corpus and of all together, from the manifests of prepared sets."""
+    from mindspeed_ms.config.data import PrepareConfig
+    from mindspeed_ms.data.prepare import prepare
+
+    found: dict[str, dict[str, float]] = {}
+    for name, inputs in {**{name: [path] for name, path in paths.items()}, "together": list(paths.values())}.items():
+        found[name] = {}
+        for arrangement, settings in ARRANGEMENTS.items():
+            with tempfile.TemporaryDirectory() as out:
+                config = PrepareConfig.parse({"arrange": settings})
+                manifest = prepare(inputs, Path(out) / "set", tokenizer, config, workers=WORKERS)
+            found[name][arrangement] = manifest.padding_share
+            print(
+                f"{name:<10}{arrangement:<17}{[b.length for b in manifest.buckets]!s:<30}{manifest.padding_share:.4f}"
+            )
+        tokens = sum(part.tokens for part in manifest.lengths)
+        documents = sum(part.documents for part in manifest.lengths)
+        # Rows as long as the longest document; splitting at 2048 tokens, as all others do, makes that the longest.
+        longest = min(2048, next(p.upto for p in reversed(manifest.lengths) if p.documents))
+        pieces = manifest.buckets[-1].documents if len(manifest.buckets) == 1 else documents
+        found[name]["to_max"] = 1 - tokens / (pieces * longest)
+        print(f"{name:<10}{'to_max':<17}{[longest]!s:<30}{found[name]['to_max']:.4f}")
+    return found
+
+
+def tokenize_ours(paths: list[Path], tokenizer: Path) -> float:
+    """Seconds from the files to segments on disk: read, clean, hash, tokenize, write."""
+    from mindspeed_ms.config.data import PrepareConfig
+    from mindspeed_ms.data import prepare as p
+
+    with tempfile.TemporaryDirectory() as work:
+        config = PrepareConfig()
+        opened = p.open_tokenizer(tokenizer)
+        sources = p.find_sources([str(path) for path in paths], config.read, None)
+        names = [source.name for source in sources]
+        begin = time.perf_counter()
+        p.tokenize(
+            Path(work), sources, names, config, lambda: p.make_pool(opened, config, sources, WORKERS), print_none
+        )
+        return time.perf_counter() - begin
+
+
+def print_none(*_: object) -> None:
+    """No progress."""
+
+
+def tokenize_peer(paths: list[Path], tokenizer: Path) -> float:
+    """Seconds of `datasets.map` alone, on texts that are loaded already; with what it writes to its cache."""
+    import datasets
+    from transformers import PreTrainedTokenizerFast
+
+    fast = PreTrainedTokenizerFast(tokenizer_file=str(tokenizer))
+    datasets.disable_progress_bars()
+    with tempfile.TemporaryDirectory() as cache:
+        kinds = [("json" if path.suffix == ".jsonl" else "text", str(path)) for path in paths]
+        loaded = [datasets.load_dataset(kind, data_files=path, split="train", cache_dir=cache) for kind, path in kinds]
+        texts = datasets.concatenate_datasets([part.select_columns(["text"]) for part in loaded])
+
+        def encode(batch):
+            return fast(batch["text"], return_attention_mask=False, return_token_type_ids=False)
+
+        begin = time.perf_counter()
+        texts.map(encode, batched=True, num_proc=WORKERS, remove_columns=["text"])
+        return time.perf_counter() - begin
+
+
+def in_turns(folder: Path, processes: int) -> dict[str, list[float]]:
+    """Seconds of both sides, a fresh process each, A B A B."""
+    seconds: dict[str, list[float]] = {"ours": [], "peer": []}
+    for _ in range(processes):
+        for role in seconds:
+            command = [sys.executable, __file__, "--folder", str(folder), "--role", role]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+            seconds[role].append(float(done.stdout.split()[-1]))
+            print(f"tokenize {role}: {seconds[role][-1]:.2f} s", flush=True)
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=Path.home() / ".cache/mindspeed-ms/benchmarks")
+    parser.add_argument("--processes", type=int, default=3)
+    parser.add_argument("--role", choices=["ours", "peer"], help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    from data_corpora import fetch
+
+    files = fetch(options.folder)
+    tokenizer = files.pop("tokenizer")
+    if options.role:
+        measure = tokenize_ours if options.role == "ours" else tokenize_peer
+        print(measure(list(files.values()), tokenizer))
+        return
+    shares = padding(files, tokenizer)
+    seconds = in_turns(options.folder, options.processes)
+    import data_loader
+
+    loader = data_loader.measure(processes=options.processes)
+    size = sum(path.stat().st_size for path in files.values()) / 1e6
+    best = {role: min(times) for role, times in seconds.items()}
+    middle = {role: statistics.median(times) for role, times in seconds.items()}
+    print(
+        f"tokenize MB/s, best and median: ours {size / best['ours']:.2f}, {size / middle['ours']:.2f}; "
+        f"datasets.map {size / best['peer']:.2f}, {size / middle['peer']:.2f}"
+    )
+    result = {f"padding_{name}": round(share, 4) for name, share in shares["together"].items()}
+    result |= {"by_corpus": {name: {k: round(v, 4) for k, v in found.items()} for name, found in shares.items()}}
+    result |= loader
+    result |= {
+        "tokenize_mb_s": round(size / best["ours"], 2),
+        "tokenize_ratio": round(best["peer"] / best["ours"], 2),
+        "tokenize_ratio_median": round(middle["peer"] / middle["ours"], 2),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,295 @@
+"""`prepare`: every document once, the same bytes whatever happens on the way, and clear words when it cannot go on."""
+
+import gzip
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_corpus import files_of, sentences, write_chat_model, write_tokenizer
+from tokenizers import Tokenizer
+
+from mindspeed_ms.config.data import PrepareConfig
+from mindspeed_ms.data.manifest import read_manifest
+from mindspeed_ms.data.prepare import prepare
+from mindspeed_ms.errors import ConfigError, DataError, MindSpeedError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return write_tokenizer(tmp_path_factory.mktemp("tokenizer") / "tokenizer.json")
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "a.txt").write_text("\n".join(sentences(600)))
+    lines = [json.dumps({"text": text}) for text in sentences(300, seed=1)]
+    with gzip.open(folder / "b.jsonl.gz", "wt") as file:
+        file.write("\n".join(lines))
+    return folder
+
+
+def small(**arrange):
+    return PrepareConfig.parse({"arrange": {"max_length": 64, **arrange}, "shard_tokens": 4096})
+
+
+def documents(out):
+    """The documents of a set by its blocks and manifest alone, as tuples of ids."""
+    manifest = read_manifest(out)
+    found = []
+    for bucket in manifest.buckets:
+        for shard in bucket.shards:
+            flat = np.fromfile(out / shard.block.path, dtype="<i4")
+            ids = flat[: shard.rows * bucket.length].reshape(shard.rows, bucket.length)
+            ends = flat[shard.rows * bucket.length :].reshape(shard.rows, bucket.ends)
+            for row, stops in zip(ids, ends.tolist(), strict=True):
+                starts = [0, *stops[:-1]]
+                found += [tuple(row[a:b].tolist()) for a, b in zip(starts, stops, strict=True) if b > a]
+                assert (row[stops[-1] :] == manifest.tokenizer.pad_id).all()
+    return found
+
+
+ARRANGEMENTS = [{}, {"join": True}, {"boundaries": [16, 32, 64], "max_length": None}, {"mode": "pack"}]
+
+
+@pytest.mark.parametrize("arrange", ARRANGEMENTS, ids=str)
+def test_every_document_is_in_the_set_once_with_its_tokens(tmp_path, corpus, tokenizer, arrange):
+    manifest = prepare([corpus], tmp_path / "set", tokenizer, small(**arrange), workers=2)
+    library = Tokenizer.from_file(str(tokenizer))
+    texts = sentences(600) + sentences(300, seed=1)
+    wanted = Counter()
+    for encoding in library.encode_batch(texts, add_special_tokens=False):
+        ids = [*encoding.ids, 0]
+        wanted.update(tuple(ids[i : i + 64]) for i in range(0, len(ids), 64))
+    assert Counter(documents(tmp_path / "set")) == wanted
+    tokens = sum(len(ids) * count for ids, count in wanted.items())
+    places = sum(bucket.rows * bucket.length for bucket in manifest.buckets)
+    assert (manifest.tokens, manifest.documents) == (tokens, 900)
+    assert manifest.padding_share == pytest.approx(1 - tokens / places)
+    assert [source.documents for source in manifest.sources] == [600, 300]
+    assert [source.name for source in manifest.sources] == ["corpus/a.txt", "corpus/b.jsonl.gz"]
+    assert sum(part.documents for part in manifest.lengths) == 900
+    assert len(manifest.buckets[-1].shards) > 1, "several segments"
+    named = {entry.path for entry in manifest.files()} | {"manifest.json"}
+    assert set(files_of(tmp_path / "set")) == named, "nothing else is left in the folder"
+
+
+def test_a_stream_is_the_corpus_end_to_end(tmp_path, corpus, tokenizer):
+    manifest = prepare([corpus / "a.txt"], tmp_path / "set", tokenizer, small(mode="stream"), workers=1)
+    library = Tokenizer.from_file(str(tokenizer))
+    encoded = library.encode_batch(sentences(600), add_special_tokens=False)
+    wanted = [token for encoding in encoded for token in [*encoding.ids, 0]]
+    assert [token for part in documents(tmp_path / "set") for token in part] == wanted
+    (bucket,) = manifest.buckets
+    assert bucket.rows - len(bucket.shards) <= len(wanted) // 64 <= bucket.rows
+
+
+def test_the_boundaries_are_those_that_pad_least(tmp_path, corpus, tokenizer):
+    """Beside every choice of three boundaries there is."""
+    from itertools import combinations
+
+    manifest = prepare([corpus / "a.txt"], tmp_path / "set", tokenizer, small(buckets=3, max_length=40), workers=1)
+    lengths = Counter(len(ids) for ids in documents(tmp_path / "set"))
+    best = min(
+        sum(count * (next(b for b in (*pair, max(lengths)) if b >= n) - n) for n, count in lengths.items())
+        for pair in combinations(sorted(lengths)[:-1], 2)
+    )
+    assert sum(bucket.rows * bucket.length - bucket.tokens for bucket in manifest.buckets) == best
+
+
+def test_workers_do_not_change_the_bytes(tmp_path, corpus, tokenizer):
+    for workers in (1, 2):
+        prepare([corpus], tmp_path / f"set{workers}", tokenizer, small(), workers=workers)
+    assert files_of(tmp_path / "set1") == files_of(tmp_path / "set2")
+
+
+def test_copies_and_unusable_documents_are_left_out_and_counted(tmp_path, tokenizer):
+    text = tmp_path / "x.txt"
+    text.write_bytes(
+        b"one text\n\nanother\none text\nwith a \0 in it\nbad \xff\xfe\none text\nlong " + b"x" * 500 + b"\n"
+    )
+    config = PrepareConfig.parse({"clean": {"max_chars": 100}, "arrange": {"max_length": 64}})
+    manifest = prepare([text], tmp_path / "set", tokenizer, config, workers=1)
+    library = Tokenizer.from_file(str(tokenizer))
+    expected = ["one text", "another", "with a  in it"]
+    assert sorted(library.decode(list(ids[:-1])) for ids in documents(tmp_path / "set")) == sorted(expected)
+    counted = {name: count for name, count in manifest.cleaning.items() if count}
+    assert counted == {
+        "documents_read": 8,
+        "empty": 1,
+        "exact_duplicates": 2,
+        "nul_bytes_removed": 1,
+        "invalid_utf8": 1,
+        "too_long": 1,
+    }
+
+
+def test_conversations_are_learnt_where_the_assistant_speaks(tmp_path):
+    model = write_chat_model(tmp_path / "model")
+    turns = [{"role": "user", "content": "the sea"}, {"role": "assistant", "content": "was calm"}]
+    file = tmp_path / "chats.jsonl"
+    file.write_text(json.dumps({"messages": turns}) + "\n" + json.dumps({"messages": turns * 2}) + "\n")
+    config = PrepareConfig.parse({"read": {"messages_key": "messages"}, "arrange": {"mode": "pack", "max_length": 256}})
+    manifest = prepare([file], tmp_path / "set", model, config, workers=1)
+    assert manifest.columns == ["input_ids", "document_ends", "loss_mask"]
+    (bucket,) = manifest.buckets
+    (shard,) = bucket.shards
+    flat = np.fromfile(tmp_path / "set" / shard.block.path, dtype="<i4")
+    ids, mask = flat[:256], flat[256 + bucket.ends :]
+    library = Tokenizer.from_file(str(model / "tokenizer.json"))
+    said = library.decode(ids[mask == 1].tolist(), skip_special_tokens=False)
+    assert said.replace("\n", "") == "was calm</s>" * 3
+
+
+def test_a_finished_set_is_left_alone_and_another_one_is_not_overwritten(tmp_path, corpus, tokenizer):
+    out = tmp_path / "set"
+    first = prepare([corpus], out, tokenizer, small(), workers=1)
+    times = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    assert prepare([corpus], out, tokenizer, small(), workers=2) == first
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == times
+    with pytest.raises(DataError, match="set of another configuration; choose another folder, or --restart"):
+        prepare([corpus], out, tokenizer, small(buckets=2), workers=1)
+    with pytest.raises(DataError, match="set of another corpus"):
+        prepare([corpus / "a.txt"], out, tokenizer, small(), workers=1)
+    other = tmp_path / "other.json"
+    other.write_text(Path(tokenizer).read_text().replace("</s>", "<end>"))
+    with pytest.raises(DataError, match="set of another tokenizer"):
+        prepare([corpus], out, other, small(), workers=1)
+    assert read_manifest(out) == first
+    again = prepare([corpus], out, tokenizer, small(buckets=2), workers=1, restart=True)
+    prepare([corpus], tmp_path / "fresh", tokenizer, small(buckets=2), workers=1)
+    assert again == read_manifest(out) and files_of(out) == files_of(tmp_path / "fresh")
+
+
+def test_a_folder_with_other_things_in_it_is_not_touched(tmp_path, corpus, tokenizer):
+    out = tmp_path / "set"
+    out.mkdir()
+    (out / "thesis.tex").write_text("precious")
+    with pytest.raises(DataError, match=r"holds 'thesis\.tex', which is not of a set"):
+        prepare([corpus], out, tokenizer, small(), workers=1)
+    assert files_of(out) == {"thesis.tex": b"precious"}
+    with pytest.raises(DataError, match="is a file"):
+        prepare([corpus], out / "thesis.tex", tokenizer, small(), workers=1)
+
+
+def test_a_context_shorter_than_the_rows_is_refused(tmp_path, corpus):
+    model = write_chat_model(tmp_path / "model")
+    (model / "config.json").write_text(json.dumps({"vocab_size": 400, "max_position_embeddings": 48}))
+    with pytest.raises(ConfigError, match="max_length: rows of 64 tokens, the model's context is 48"):
+        prepare([corpus], tmp_path / "set", model, small(), workers=1)
+    config = PrepareConfig.parse({"arrange": {"boundaries": [16, 49]}})
+    with pytest.raises(ConfigError, match="boundaries: rows of 49 tokens, the model's context is 48"):
+        prepare([corpus], tmp_path / "set", model, config, workers=1)
+    assert not (tmp_path / "set").exists()
+
+
+@pytest.mark.parametrize("bad", [-1, 400, 1 << 40])
+def test_a_token_id_outside_of_the_vocabulary_names_its_document(tmp_path, tokenizer, bad):
+    file = tmp_path / "ids.jsonl"
+    file.write_text('{"ids": [1, 2]}\n{"ids": [3, %d, 4]}\n' % bad)
+    config = PrepareConfig.parse({"read": {"ids_key": "ids"}, "arrange": {"max_length": 64}})
+    with pytest.raises(MindSpeedError, match=rf"ids\.jsonl: record 2: token id {bad} is outside the vocabulary of 400"):
+        prepare([file], tmp_path / "set", tokenizer, config, workers=1)
+
+
+def test_no_documents_is_an_error(tmp_path, tokenizer):
+    (tmp_path / "empty.txt").write_text("\n \n")
+    with pytest.raises(DataError, match="no document is left after cleaning"):
+        prepare([tmp_path / "empty.txt"], tmp_path / "set", tokenizer, small(), workers=1)
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_damaged_file_is_named_and_the_rest_is_kept_if_asked(tmp_path, corpus, tokenizer, skip):
+    good = (corpus / "b.jsonl.gz").read_bytes()
+    (corpus / "a2.jsonl.gz").write_bytes(good[: len(good) // 2])
+    config = PrepareConfig.parse({"read": {"skip_damaged": skip}, "arrange": {"max_length": 64}, "shard_tokens": 4096})
+    if not skip:
+        with pytest.raises(DataError, match=r"a2\.jsonl\.gz"):
+            prepare([corpus], tmp_path / "set", tokenizer, config, workers=1)
+        # What was done is used once the file is mended; it is another corpus then, so the folder is begun anew.
+        (corpus / "a2.jsonl.gz").unlink()
+        assert prepare([corpus], tmp_path / "set", tokenizer, config, workers=1, restart=True).documents == 900
+        return
+    manifest = prepare([corpus], tmp_path / "set", tokenizer, config, workers=1)
+    assert manifest.cleaning["damaged_files"] == 1
+    assert manifest.sources[-1].documents + manifest.sources[1].documents == 300, "copies of a2's are found in b"
+
+
+PROGRAM = """
+import sys
+from mindspeed_ms.config.data import PrepareConfig
+from mindspeed_ms.data.prepare import prepare
+config = PrepareConfig.parse({"arrange": {"max_length": 64, "join": True}, "shard_tokens": 4096})
+prepare([sys.argv[1]], sys.argv[2], sys.argv[3], config, workers=2)
+"""
+
+
+def start(corpus, out, tokenizer):
+    command = [sys.executable, "-c", PROGRAM, str(corpus), str(out), str(tokenizer)]
+    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_kill_at_any_time_changes_nothing(tmp_path, corpus, tokenizer):
+    """MINDSPEED_MS_KILLS kills (50 without it) in groups of four, each group on one folder, then one run to the end."""
+    clean = tmp_path / "clean"
+    began = time.monotonic()
+    assert start(corpus, clean, tokenizer).wait() == 0
+    seconds = time.monotonic() - began
+    wanted = files_of(clean)
+    rng = random.Random(int(os.environ.get("MINDSPEED_MS_SEED", "0")))
+    kills = int(os.environ.get("MINDSPEED_MS_KILLS", "50"))
+    for group in range(-(-kills // 4)):
+        out = tmp_path / f"killed{group}"
+        for _ in range(4):
+            process = start(corpus, out, tokenizer)
+            try:
+                process.wait(timeout=rng.uniform(0.1, 1.1) * seconds)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+            process.communicate()
+            if not (out / "manifest.json").exists():
+                with pytest.raises(DataError, match="no manifest.json in it"):
+                    read_manifest(out)
+        last = start(corpus, out, tokenizer)
+        assert last.wait() == 0, last.stderr.read()
+        assert files_of(out) == wanted
+
+
+def test_two_preparations_in_one_folder_do_not_meet(tmp_path, corpus, tokenizer):
+    from mindspeed_ms.data.job import locked
+
+    with locked(tmp_path / "set"):
+        process = start(corpus, tmp_path / "set", tokenizer)
+        assert process.wait() == 1
+        assert "another process prepares a set here" in process.stderr.read()
+    process = start(corpus, tmp_path / "set", tokenizer)
+    assert process.wait() == 0, process.stderr.read()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a small disk")
+@pytest.mark.parametrize("size", ["64k", "600k", "5m"])
+def test_a_full_disk_loses_nothing(tmp_path, corpus, tokenizer, size):
+    out, fresh = tmp_path / "disk" / "set", tmp_path / "fresh"
+    out.parent.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(out.parent)], check=True)
+    try:
+        with pytest.raises(DataError, match="run the same") as error:
+            prepare([corpus], out, tokenizer, small(), workers=1)
+        assert "\n" not in str(error.value)
+        subprocess.run(["mount", "-o", "remount,size=500m", str(out.parent)], check=True)
+        prepare([corpus], out, tokenizer, small(), workers=1)
+        prepare([corpus], fresh, tokenizer, small(), workers=1)
+        assert files_of(out) == files_of(fresh)
+    finally:
+        subprocess.run(["umount", "-l", str(out.parent)], check=True)
