@@ -2,7 +2,7 @@
 # Command two: passes the tests. Arguments go to pytest, for example: bash scripts/test.sh tests/ops -k rope
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
-use_environment "serve,test"
+use_environment "serve,data,ray,test"
 
 # What the tests build and export stays out of the user's own cache, and is kept between runs.
 export MINDSPEED_MS_CACHE="${MINDSPEED_MS_CACHE:-$ROOT/.venv/cache}"
@@ -32,7 +32,7 @@ if [ $# -eq 0 ]; then
     "$PYTHON" -m ruff format --check .
 
     step "mypy on the rooms that import no MindSpore"
-    "$PYTHON" -m mypy mindspeed_ms/{errors,log,paths}.py mindspeed_ms/{config,text,weights,cli} \
+    "$PYTHON" -m mypy mindspeed_ms/{errors,log,paths}.py mindspeed_ms/{config,text,weights,data,cli} \
         mindspeed_ms/ops/native mindspeed_ms/serving
 
     step "native kernels under the address and undefined-behaviour sanitizers"
