@@ -66,6 +66,10 @@ def prepare(
     opened = open_tokenizer(tokenizer)
     _check(config, opened)
     sources = find_sources([str(item) for item in inputs], config.read, cache)
+    inside = [source.original for source in sources if out.resolve() in source.path.resolve().parents]
+    around = [item for item in inputs if Path(item).resolve() in [out.resolve(), *out.resolve().parents]]
+    if inside or around:
+        raise ConfigError(f"out: {out} and the input {(inside or around)[0]} lie in one another; choose another folder")
     names = list(dict.fromkeys(source.name for source in sources))
     corpus = job.corpus_hash([(source.name, source.size) for source in sources])
     with job.locked(out):
@@ -202,6 +206,7 @@ def _write(
     _check_room(out, work, plan, widths)
     most = 4 * (config.shard_tokens + (1 << 22))  # a segment's tokens; one chunk goes beyond what was asked for
     total, written = plan.rows, 0
+    tell("write", 0, total, "rows")
     for segment in segments:
         laid = load_layouts(work / "plan", segment)
         note = work / "written" / f"{segment.number:05d}.json"

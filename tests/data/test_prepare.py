@@ -183,6 +183,14 @@ def test_a_folder_with_other_things_in_it_is_not_touched(tmp_path, corpus, token
         prepare([corpus], out / "thesis.tex", tokenizer, small(), workers=1)
 
 
+def test_a_set_inside_of_its_corpus_or_around_it_is_refused(tmp_path, corpus, tokenizer):
+    with pytest.raises(ConfigError, match="lie in one another"):
+        prepare([corpus], corpus / "set", tokenizer, small(), workers=1)
+    with pytest.raises(ConfigError, match="lie in one another"):
+        prepare([corpus / "a.txt"], corpus, tokenizer, small(), workers=1)
+    assert sorted(files_of(corpus)) == ["a.txt", "b.jsonl.gz"]
+
+
 def test_a_context_shorter_than_the_rows_is_refused(tmp_path, corpus):
     model = write_chat_model(tmp_path / "model")
     (model / "config.json").write_text(json.dumps({"vocab_size": 400, "max_position_embeddings": 48}))
