@@ -15,14 +15,15 @@ from mindspeed_ms.errors import MindSpeedError
 
 # Name, module and panel, in the order of a model's life. A module is imported when its command is run or listed.
 _COMMANDS = {
-    "pull": ("pull", "1. Get a model and judge it"),
-    "eval": ("evaluate", "1. Get a model and judge it"),
-    "quantize": ("quantize", "2. Make it small and portable"),
-    "export": ("export", "2. Make it small and portable"),
-    "generate": ("generate", "3. Use it"),
-    "chat": ("chat", "3. Use it"),
-    "serve": ("serve", "3. Use it"),
-    "ops": ("ops", "4. Look underneath"),
+    "data": ("data", "1. Make data of text"),
+    "pull": ("pull", "2. Get a model and judge it"),
+    "eval": ("evaluate", "2. Get a model and judge it"),
+    "quantize": ("quantize", "3. Make it small and portable"),
+    "export": ("export", "3. Make it small and portable"),
+    "generate": ("generate", "4. Use it"),
+    "chat": ("chat", "4. Use it"),
+    "serve": ("serve", "4. Use it"),
+    "ops": ("ops", "5. Look underneath"),
 }
 
 
@@ -69,7 +70,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """A language model's whole life on MindSpore: fetch, judge, quantize, export, serve.
+    """A language model's whole life on MindSpore: prepare data, fetch, judge, quantize, export, serve.
 
     `mindspeed-ms COMMAND --help` explains a command.
     """

@@ -12,7 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 from mindspeed_ms.errors import ConfigError, RequestError
 
@@ -123,6 +133,36 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, console=_stderr, transient=True, disable=not _stderr.is_terminal) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def phases() -> Iterator[Callable[[str, int, int | None, str], None]]:
+    """A bar a phase on a terminal, with speed and time left; yields `advance(phase, done, total, unit)`."""
+    amount = _AmountColumn("")
+    columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn(elapsed_when_finished=True))
+    with Progress(*columns, console=_stderr, transient=True, disable=not _stderr.is_terminal) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def advance(phase: str, done: int, total: int | None, unit: str) -> None:
+            if phase not in tasks:
+                # What an earlier run has done is no speed of this one's: a bar begins where its first report is.
+                tasks[phase] = bar.add_task(phase, total=total, completed=done, unit=unit)
+            bar.update(tasks[phase], completed=done, total=total)
+
+        yield advance
+
+
+class _AmountColumn(TextColumn):
+    """How much is done, and how much a second: bytes in MB, all else by number."""
+
+    def render(self, task: Task) -> Text:
+        unit, scale, digits = task.fields["unit"], 1.0, 0
+        if unit == "bytes":
+            unit, scale, digits = "MB", 1e6, 1
+        text = f"{task.completed / scale:,.{digits}f}"
+        text += f"/{task.total / scale:,.{digits}f} {unit}" if task.total is not None else f" {unit}"
+        speed = task.finished_speed or task.speed
+        return Text(text if speed is None else f"{text}  {speed / scale:,.{digits}f} {unit}/s")
 
 
 def _text(value: Any) -> str:
