@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -164,6 +163,7 @@ class _Documents:
         self.cleaning: Counter[str] = Counter(overlong_split=0, overlong_truncated=0, overlong_dropped=0)
         self._sources = np.zeros((sources, 3), dtype=np.int64)
         self._bins = np.zeros((len(_EDGES), 2), dtype=np.int64)
+        self._longest = 0
 
     def add(self, segment: Segment, gone: np.ndarray, arrange: ArrangeConfig) -> Pieces:
         """Count a segment's documents; returns what of them goes into rows."""
@@ -186,6 +186,7 @@ class _Documents:
         owner = segment.array("sources")[kept]
         for column, values in enumerate((np.ones(len(kept)), used, segment.array("sizes")[kept])):
             self._sources[:, column] += _sums(owner, values, len(self._sources))
+        self._longest = max(self._longest, int(lengths.max(initial=0)))
         which = np.searchsorted(_EDGES, lengths)
         for column, values in enumerate((np.ones(len(kept)), lengths)):
             self._bins[:, column] += _sums(which, values, len(_EDGES))
@@ -196,13 +197,16 @@ class _Documents:
         return [dict(zip(("documents", "tokens", "bytes"), row, strict=True)) for row in self._sources.tolist()]
 
     def histogram(self) -> list[dict[str, int]]:
-        """Documents and tokens by length, from the shortest bin with documents to the longest."""
+        """Documents and tokens by length, from the shortest bin with documents to the one of the longest."""
         filled = np.flatnonzero(self._bins[:, 0])
-        last = int(filled[-1]) + 1 if len(filled) else 0
+        if not len(filled):
+            return []
+        where = slice(int(filled[0]), int(filled[-1]) + 1)
+        bins = zip(_EDGES[where], self._bins[where].tolist(), strict=True)
         return [
-            {"upto": edge, "documents": documents, "tokens": tokens}
-            for edge, (documents, tokens) in zip(_EDGES[:last], self._bins[:last].tolist(), strict=True)
-        ][bisect_left(_EDGES, _EDGES[int(filled[0])]) if len(filled) else 0 :]
+            {"upto": min(edge, self._longest), "documents": documents, "tokens": tokens}
+            for edge, (documents, tokens) in bins
+        ]
 
 
 def _sums(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:

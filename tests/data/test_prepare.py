@@ -80,6 +80,9 @@ def test_every_document_is_in_the_set_once_with_its_tokens(tmp_path, corpus, tok
     assert [source.documents for source in manifest.sources] == [600, 300]
     assert [source.name for source in manifest.sources] == ["corpus/a.txt", "corpus/b.jsonl.gz"]
     assert sum(part.documents for part in manifest.lengths) == 900
+    assert manifest.lengths[-1].upto == max(len(e.ids) + 1 for e in library.encode_batch(texts)), (
+        "exact, not a bin's edge"
+    )
     assert len(manifest.buckets[-1].shards) > 1, "several segments"
     named = {entry.path for entry in manifest.files()} | {"manifest.json"}
     assert set(files_of(tmp_path / "set")) == named, "nothing else is left in the folder"
