@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -11,6 +12,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from mindspeed_ms.errors import RequestError, TokenizerError
 from mindspeed_ms.text.tokenizer import Tokenizer
@@ -31,6 +34,8 @@ class ChatTemplate:
         self._source = None if source is None else tokenizer.hide(source)
         names = {"bos_token": bos, "eos_token": eos}
         self._tokens = {name: "" if token is None else tokenizer.name(token) for name, token in names.items()}
+        secrets = [tokenizer.name(token) for token in tokenizer.special]
+        self._specials = re.compile("|".join(map(re.escape, secrets))) if secrets else None
         self._worker: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self.max_chars: int | None = None  # of a rendered conversation, before it is tokenized
@@ -46,12 +51,46 @@ class ChatTemplate:
         """The rendered conversation for people to read."""
         return self._tokenizer.reveal(self._render(messages, add_generation_prompt, variables))
 
+    def answers(self, messages: Seq[Message], **variables: Any) -> tuple[str, list[tuple[int, int]]]:
+        """The rendered conversation, special tokens under secret names, and the characters that are answers in it.
+
+        An answer is what the assistant writes after the generation prompt: the text and the token that ends the turn,
+        not the white space a template puts between turns. Raises RequestError when the template does not render the
+        start of a conversation as it renders the whole, so that nobody can tell what the model would have to write.
+        """
+        checked = checked_messages(messages)
+        asked = [i for i, message in enumerate(checked) if message["role"] == "assistant"]
+        reply = self._request(checked, False, variables, answers=asked)
+        text = str(reply["text"])
+        _check_unicode(text)
+        return text, [(start, self._end_of_turn(text, start, end)) for start, end in reply["spans"]]
+
+    def encode_answers(self, messages: Seq[Message], **variables: Any) -> tuple[list[int], list[int]]:
+        """Token ids of a whole conversation, and as many numbers: 1 for a token of an answer (see `answers`), else 0.
+
+        A token counts as soon as one of its characters belongs to an answer. Raises RequestError as `answers` does.
+        """
+        text, spans = self.answers(messages, **variables)
+        encoding = self._tokenizer._inner.encode(text, add_special_tokens=False)  # with the place of each token
+        return encoding.ids, answer_mask(encoding.offsets, spans).tolist()
+
     def close(self) -> None:
         """End the rendering process."""
         with self._lock:
             self._stop()
 
+    def _end_of_turn(self, text: str, start: int, end: int) -> int:
+        """The end of an answer without the white space after its last special token."""
+        marks = self._specials.finditer(text, start, end) if self._specials else ()
+        last = max((mark.end() for mark in marks), default=start)
+        return last if last > start and not text[last:end].strip() else end
+
     def _render(self, messages: Seq[Message], add_generation_prompt: bool, extra: Mapping[str, Any]) -> str:
+        return str(self._request(checked_messages(messages), add_generation_prompt, extra)["text"])
+
+    def _request(
+        self, messages: list[dict[str, Any]], add_generation_prompt: bool, extra: Mapping[str, Any], **more: Any
+    ) -> dict[str, Any]:
         if self._source is None:
             raise TokenizerError("chat_template: this model has none: give it a prompt (generate) instead of messages")
         variables = {
@@ -59,20 +98,20 @@ class ChatTemplate:
             "documents": None,
             **extra,
             **self._tokens,
-            "messages": _checked(messages),
+            "messages": messages,
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            line = json.dumps({"template": self._source, "variables": variables}).encode() + b"\n"
+            line = json.dumps({"template": self._source, "variables": variables, **more}).encode() + b"\n"
         except (TypeError, ValueError, RecursionError) as error:
             raise RequestError(f"messages: {error}: expected values that JSON can hold") from error
         with self._lock:
             reply = self._ask(line)
         if "error" in reply:
             raise RequestError(f"chat_template: {self._tokenizer.reveal(reply['error'])}")
-        return str(reply["text"])
+        return reply
 
-    def _ask(self, line: bytes) -> dict[str, str]:
+    def _ask(self, line: bytes) -> dict[str, Any]:
         if self._worker is None or self._worker.poll() is not None:
             self._stop()
             env = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
@@ -95,7 +134,7 @@ class ChatTemplate:
         if not reply:
             self._stop()
             return {"error": "rendering took too much time or memory and was stopped: expected a template that ends"}
-        answer: dict[str, str] = json.loads(reply)
+        answer: dict[str, Any] = json.loads(reply)
         return answer
 
     def _stop(self) -> None:
@@ -112,8 +151,28 @@ class ChatTemplate:
         self._worker = None
 
 
-def _checked(messages: Seq[Message]) -> list[dict[str, Any]]:
-    """Messages as plain dictionaries with string contents (a list of text parts is joined)."""
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"messages: lone surrogate at character {error.start} of the rendered text: expected valid Unicode"
+        ) from None
+
+
+def answer_mask(offsets: Seq[tuple[int, int]], spans: Seq[tuple[int, int]]) -> np.ndarray:
+    """uint8 [tokens]: 1 where a token's characters [start, end) meet one of the ascending, disjoint spans."""
+    if not len(offsets) or not len(spans):
+        return np.zeros(len(offsets), np.uint8)
+    starts, ends = np.array(offsets, np.int64).T
+    span_starts, span_ends = np.array(spans, np.int64).T
+    at = np.searchsorted(span_ends, starts, side="right")  # the first span that is not over yet
+    beyond = np.append(span_starts, np.iinfo(np.int64).max)
+    return (beyond[at] < ends).astype(np.uint8)
+
+
+def checked_messages(messages: Seq[Message]) -> list[dict[str, Any]]:
+    """Messages as plain dictionaries with string contents (a list of text parts is joined). Raises RequestError."""
     if isinstance(messages, str | bytes) or not isinstance(messages, Seq) or not messages:
         raise RequestError("messages: expected a non-empty list of {role, content}")
     checked = []

@@ -11,6 +11,7 @@ if __name__ == "__main__":
     sys.path.pop(0)  # this file's folder: its neighbours must not stand in for library modules
 
 import datetime
+import functools
 import json
 import resource
 import signal
@@ -52,15 +53,38 @@ def _raise_exception(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
 
 
-def render(env: ImmutableSandboxedEnvironment, request: dict[str, Any]) -> dict[str, str]:
-    """{"text": ...} or {"error": one line}."""
+@functools.lru_cache(maxsize=4)
+def compiled(env: ImmutableSandboxedEnvironment, source: str) -> jinja2.Template:
+    """Compiling takes many times as long as rendering."""
+    return env.from_string(source)
+
+
+def answer(env: ImmutableSandboxedEnvironment, request: dict[str, Any]) -> dict[str, Any]:
+    """{"text": ...}, with "spans" where the request names "answers", or {"error": one line}."""
     try:
-        text = env.from_string(request["template"]).render(**request["variables"])
+        template = compiled(env, request["template"])
+        text = template.render(**request["variables"])
+        spans = [answer_span(template, request["variables"], text, at) for at in request.get("answers", ())]
     except Exception as error:  # noqa: BLE001 - a template may raise anything; the caller gets it as one line
         return {"error": (str(error) or type(error).__name__).splitlines()[0][:300]}
     if len(text) > OUTPUT:
         return {"error": f"the text has {len(text)} characters, more than {OUTPUT}"}
-    return {"text": text}
+    return {"text": text, "spans": spans}
+
+
+def answer_span(template: jinja2.Template, variables: dict[str, Any], text: str, at: int) -> tuple[int, int]:
+    """Where message `at` stands in the rendered text, without what the generation prompt already says.
+
+    Raises TemplateError when the template writes the start of a conversation differently once it goes on.
+    """
+    messages = variables["messages"]
+    before = template.render(**{**variables, "messages": messages[:at], "add_generation_prompt": True})
+    through = template.render(**{**variables, "messages": messages[: at + 1], "add_generation_prompt": False})
+    if not through.startswith(before):
+        raise jinja2.TemplateError(f"messages[{at}]: the generation prompt is not how the answer begins")
+    if not text.startswith(through):
+        raise jinja2.TemplateError(f"messages[{at}]: the answer is written differently once the conversation goes on")
+    return len(before), len(through)
 
 
 def main() -> None:
@@ -75,7 +99,7 @@ def main() -> None:
         except (ValueError, RecursionError) as error:  # nested deeper, or longer numbers, than can be read
             reply = {"error": str(error)[:300]}
         else:
-            reply = render(env, request)
+            reply = answer(env, request)
         sys.stdout.buffer.write(json.dumps(reply).encode() + b"\n")
         sys.stdout.buffer.flush()
         signal.setitimer(signal.ITIMER_REAL, 0)
