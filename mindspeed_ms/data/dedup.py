@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,12 +11,12 @@ from mindspeed_ms.data.segments import Segment
 _AT_ONCE = 4 << 20  # distinct documents in memory while looking for exact copies
 
 
-def exact_duplicates(segments: Sequence[Segment], done: Callable[[int, int], None] | None = None) -> list[np.ndarray]:
-    """bool [documents] a segment: True where a document equals an earlier one, by xxh3-128 of its cleaned text.
+def exact_duplicates(segments: Sequence[Segment], copies: Sequence[np.ndarray]) -> None:
+    """Mark documents that equal an earlier one, by xxh3-128 of their cleaned text.
 
-    The hashes are looked at a range at a time, each with about _AT_ONCE documents in it at most.
+    copies: bool [documents] a segment, False; mapped from files they need no memory either. The hashes are looked at a
+    range at a time, each with about _AT_ONCE distinct ones in it.
     """
-    copies = [np.zeros(len(segment.array("lengths")), dtype=bool) for segment in segments]
     ranges = -(-sum(map(len, copies)) // _AT_ONCE)
     for part in range(ranges):
         seen = np.empty((0, 2), dtype=np.uint64)
@@ -25,9 +25,6 @@ def exact_duplicates(segments: Sequence[Segment], done: Callable[[int, int], Non
             # The upper 32 bits times the number of ranges, shifted down: the range that a hash is in.
             here = np.flatnonzero((hashes[:, 0] >> np.uint64(32)) * np.uint64(ranges) >> np.uint64(32) == part)
             seen = _mark(hashes[here], here, copy, seen)
-        if done:
-            done(part + 1, ranges)
-    return copies
 
 
 def _mark(hashes: np.ndarray, where: np.ndarray, copy: np.ndarray, seen: np.ndarray) -> np.ndarray:

@@ -66,19 +66,20 @@ def make_plan(
 
     sources: how many there are. Raises DataError.
     """
-    removed, cleaning = _copies(segments, config)
+    arrange = config.arrange
+    removed, cleaning = _copies(folder, segments, config)
     documents = _Documents(sources)
-    used: list[Pieces] = []
     lengths: Counter[int] = Counter()
     for segment, gone in zip(segments, removed, strict=True):
-        pieces = documents.add(segment, gone, config.arrange)
-        used.append(pieces)
+        documents.add(segment, gone, arrange)
+        pieces = _pieces(segment, gone, arrange)
         for length, count in zip(*np.unique(pieces.lengths, return_counts=True), strict=True):
             lengths[int(length)] += int(count)
     cleaning.update(documents.cleaning)
-    buckets = [Totals(boundary) for boundary in _boundaries(lengths, config.arrange)]
-    for segment, pieces in zip(segments, used, strict=True):
-        laid = _lay_out(pieces, [bucket.length for bucket in buckets], config.arrange)
+    buckets = [Totals(boundary) for boundary in _boundaries(lengths, arrange)]
+    # Cut again rather than kept: the pieces of all segments would not be bounded.
+    for segment, gone in zip(segments, removed, strict=True):
+        laid = _lay_out(_pieces(segment, gone, arrange), [bucket.length for bucket in buckets], arrange)
         for bucket, layout in zip(buckets, laid, strict=True):
             if len(layout.per_row):
                 bucket.ends = max(bucket.ends, int(layout.per_row.max()))
@@ -101,7 +102,7 @@ def load_layouts(folder: Path, segment: Segment) -> list[Layout]:
 
 
 def _save(path: Path, laid: list[Layout]) -> None:
-    arrays = {}
+    arrays: dict[str, np.ndarray] = {}
     for i, layout in enumerate(laid):
         arrays |= {
             f"starts{i}": layout.pieces.starts,
@@ -117,22 +118,27 @@ def _save(path: Path, laid: list[Layout]) -> None:
         os.replace(temporary, path)
 
 
-def _copies(segments: Sequence[Segment], config: PrepareConfig) -> tuple[list[np.ndarray], Counter[str]]:
-    """bool [documents] a segment, True where one is a copy; and how many."""
-    exact = [np.zeros(len(segment.array("lengths")), dtype=bool) for segment in segments]
-    if config.clean.dedup:
-        exact = exact_duplicates(segments)
-    near = [np.zeros(len(part), dtype=bool) for part in exact]
-    if config.clean.near_duplicates is not None:
-        near = near_duplicates(segments, exact, config.clean.near_duplicates)
-    counts = Counter(damaged_files=0, exact_duplicates=_sum(exact), near_duplicates=_sum(near))
+def _copies(folder: Path, segments: Sequence[Segment], config: PrepareConfig) -> tuple[list[np.ndarray], Counter[str]]:
+    """bool [documents] a segment, True where one is a copy; and what was counted so far."""
+    removed = [_mask(folder / f"{segment.number:05d}.copies", len(segment.array("lengths"))) for segment in segments]
+    counts = Counter(damaged_files=0, exact_duplicates=0, near_duplicates=0)
     for segment in segments:
         counts.update(segment.counts)
-    return [one | other for one, other in zip(exact, near, strict=True)], counts
+    if config.clean.dedup:
+        exact_duplicates(segments, removed)
+        counts["exact_duplicates"] = sum(int(mask.sum()) for mask in removed)
+    if config.clean.near_duplicates is not None:
+        near = near_duplicates(segments, removed, config.clean.near_duplicates)
+        counts["near_duplicates"] = sum(int(mask.sum()) for mask in near)
+        for mask, more in zip(removed, near, strict=True):
+            mask |= more
+    return removed, counts
 
 
-def _sum(masks: list[np.ndarray]) -> int:
-    return sum(int(mask.sum()) for mask in masks)
+def _mask(path: Path, count: int) -> np.ndarray:
+    """bool [count], False, in a file: a byte a document of a large corpus is too much memory."""
+    with disk_errors(path):
+        return np.memmap(path, dtype=bool, mode="w+", shape=count) if count else np.zeros(0, dtype=bool)
 
 
 def _boundaries(lengths: Counter[int], arrange: ArrangeConfig) -> list[int]:
@@ -147,6 +153,18 @@ def _boundaries(lengths: Counter[int], arrange: ArrangeConfig) -> list[int]:
         return halved_boundaries(values, arrange.buckets or 5, arrange.multiple_of)
     counts = np.array([lengths[int(value)] for value in values], dtype=np.int64)
     return optimal_boundaries(values, counts, arrange.buckets or 5, arrange.multiple_of)
+
+
+def _kept(segment: Segment, gone: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of the documents that are no copies and have tokens: which they are, their starts and lengths, int64."""
+    lengths = segment.array("lengths").astype(np.int64)
+    kept = np.flatnonzero(~gone & (lengths > 0))
+    return kept, (np.cumsum(lengths) - lengths)[kept], lengths[kept]
+
+
+def _pieces(segment: Segment, gone: np.ndarray, arrange: ArrangeConfig) -> Pieces:
+    _, starts, lengths = _kept(segment, gone)
+    return Pieces(starts, lengths) if arrange.mode == "stream" else cut(starts, lengths, arrange)
 
 
 def _lay_out(pieces: Pieces, boundaries: list[int], arrange: ArrangeConfig) -> list[Layout]:
@@ -165,13 +183,11 @@ class _Documents:
         self._bins = np.zeros((len(_EDGES), 2), dtype=np.int64)
         self._longest = 0
 
-    def add(self, segment: Segment, gone: np.ndarray, arrange: ArrangeConfig) -> Pieces:
-        """Count a segment's documents; returns what of them goes into rows."""
-        all_lengths = segment.array("lengths").astype(np.int64)
-        starts = np.cumsum(all_lengths) - all_lengths
-        kept = np.flatnonzero(~gone & (all_lengths > 0))
-        self.cleaning["empty"] += int((~gone & (all_lengths == 0)).sum())  # a tokenizer may find nothing in a text
-        lengths = all_lengths[kept]
+    def add(self, segment: Segment, gone: np.ndarray, arrange: ArrangeConfig) -> None:
+        """Count a segment's documents."""
+        kept, _, lengths = _kept(segment, gone)
+        # A tokenizer may find nothing in a text.
+        self.cleaning["empty"] += int((~gone & (segment.array("lengths") == 0)).sum())
         used = lengths
         if arrange.mode != "stream":
             over = lengths > arrange.longest
@@ -190,7 +206,6 @@ class _Documents:
         which = np.searchsorted(_EDGES, lengths)
         for column, values in enumerate((np.ones(len(kept)), lengths)):
             self._bins[:, column] += _sums(which, values, len(_EDGES))
-        return Pieces(starts[kept], lengths) if arrange.mode == "stream" else cut(starts[kept], lengths, arrange)
 
     def sources(self) -> list[dict[str, int]]:
         """documents, tokens and bytes of each source."""

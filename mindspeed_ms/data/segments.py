@@ -20,6 +20,7 @@ import numpy as np
 from mindspeed_ms.data.files import disk_errors, sync_file, sync_folder
 from mindspeed_ms.data.types import Position, TokenChunk
 
+_MOST_DOCUMENTS = 1 << 21  # in a segment, all of whose documents are laid out in memory at once
 _ARRAYS = {
     "tokens": np.int32,
     "lengths": np.int32,
@@ -73,7 +74,7 @@ class SegmentStore:
         """Add a chunk's documents; `reading` is the index of the file they are of. Raises DataError."""
         with disk_errors(self._folder):
             self._writer().append(chunk, reading)
-            if self._writer().tokens >= self._segment_tokens:
+            if self._writer().tokens >= self._segment_tokens or self._writer().documents >= _MOST_DOCUMENTS:
                 self.finish()
 
     def count(self, name: str, number: int) -> None:
@@ -108,7 +109,7 @@ class SegmentStore:
 class _Writer:
     def __init__(self, folder: Path, end: tuple[int, Position]) -> None:
         self.folder = folder
-        self.tokens = 0
+        self.tokens = self.documents = 0
         self.counts: Counter[str] = Counter()
         self._files: dict[str, BinaryIO] = {}
         self._bytes = 0
@@ -131,6 +132,7 @@ class _Writer:
                     self._files[name] = open(self.folder / f"{name}.bin", "wb")
                 self._files[name].write(np.ascontiguousarray(array, dtype=_ARRAYS[name]).data)
         self.tokens += len(chunk.tokens)
+        self.documents += len(chunk.lengths)
         self._bytes += chunk.bytes
         self.counts.update(chunk.counts)
         self._end = (reading, chunk.after)

@@ -208,7 +208,7 @@ def test_a_context_shorter_than_the_rows_is_refused(tmp_path, corpus):
 @pytest.mark.parametrize("bad", [-1, 400, 1 << 40])
 def test_a_token_id_outside_of_the_vocabulary_names_its_document(tmp_path, tokenizer, bad):
     file = tmp_path / "ids.jsonl"
-    file.write_text('{"ids": [1, 2]}\n{"ids": [3, %d, 4]}\n' % bad)
+    file.write_text("".join(json.dumps({"ids": ids}) + "\n" for ids in ([1, 2], [3, bad, 4])))
     config = PrepareConfig.parse({"read": {"ids_key": "ids"}, "arrange": {"max_length": 64}})
     with pytest.raises(MindSpeedError, match=rf"ids\.jsonl: record 2: token id {bad} is outside the vocabulary of 400"):
         prepare([file], tmp_path / "set", tokenizer, config, workers=1)
