@@ -7,7 +7,6 @@ from pathlib import Path
 
 from mindspeed_ms.data.manifest import Bucket, LengthBin, Manifest, Source, read_manifest
 from mindspeed_ms.data.samples import Sample, draw_samples
-from mindspeed_ms.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,9 @@ def inspect_set(
     folder = Path(folder)
     manifest = read_manifest(folder)
     if tokenizer is not None:
-        _compare_tokenizer(folder, manifest, tokenizer)
+        from mindspeed_ms.data.tokenizer import check_tokenizer
+
+        check_tokenizer(tokenizer, manifest.tokenizer.file.sha256, folder)
     if verify:
         from mindspeed_ms.data.blocks import verify_set
 
@@ -115,17 +116,6 @@ def padding_to_longest(manifest: Manifest) -> float:
         rows += b.documents * (_pieces(b, longest) if cut and overlong == "split" else 1)
         tokens += b.documents * longest if cut and overlong == "truncate" else b.tokens
     return _share(rows * longest - tokens, rows * longest)
-
-
-def _compare_tokenizer(folder: Path, manifest: Manifest, tokenizer: str | Path) -> None:
-    from mindspeed_ms.data.tokenizer import open_tokenizer
-
-    found = open_tokenizer(Path(tokenizer)).sha256
-    if found != manifest.tokenizer.file.sha256:
-        raise DataError(
-            f"{tokenizer}: its SHA-256 is {found[:12]}..., {folder} was made with {manifest.tokenizer.file.sha256[:12]}"
-            "...; give that tokenizer or prepare the set again"
-        )
 
 
 def _summary(bucket: Bucket, all_tokens: int) -> BucketSummary:

@@ -99,7 +99,9 @@ class BucketLoader:
         self.prefetch = min(8, 2 * world_size) if prefetch is None else _check("prefetch", prefetch, 1, 1 << 16)
         self.columns = check_columns(self.manifest.columns if columns is None else columns, self.manifest.columns)
         if tokenizer is not None:
-            _check_tokenizer(tokenizer, self.manifest, folder)
+            from mindspeed_ms.data.tokenizer import check_tokenizer
+
+            check_tokenizer(tokenizer, self.manifest.tokenizer.file.sha256, folder)
         self._to_tensor = _tensor_maker() if tensors else None
         self._seed = seed if shuffle else None
         self._rank, self._world_size = rank, world_size
@@ -234,17 +236,6 @@ def _check(name: str, value: Any, least: int, most: int) -> int:
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not least <= value <= most:
         raise ConfigError(f"{name} is {value!r}; expected a whole number from {least} to {most}")
     return int(value)
-
-
-def _check_tokenizer(path: str | Path, manifest: Manifest, folder: str | Path) -> None:
-    from mindspeed_ms.data.tokenizer import open_tokenizer
-
-    found = open_tokenizer(Path(path)).sha256
-    if found != manifest.tokenizer.file.sha256:
-        raise DataError(
-            f"{path}: a tokenizer with SHA-256 {found[:12]}..., but {folder} was made with "
-            f"{manifest.tokenizer.file.sha256[:12]}...; use its tokenizer.json or prepare the set again"
-        )
 
 
 def _tensor_maker() -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindspeed_ms.errors import TokenizerError, WeightsError
+from mindspeed_ms.errors import DataError, TokenizerError, WeightsError
 
 if TYPE_CHECKING:
     from mindspeed_ms.weights.source import TokenizerFiles
@@ -81,6 +81,16 @@ def open_tokenizer(path: str | Path) -> DataTokenizer:
     if path.name == "tokenizer.json" and any((path.parent / name).is_file() for name in beside):
         return open_tokenizer(path.parent)
     return _alone(path)
+
+
+def check_tokenizer(path: str | Path, sha256: str, folder: str | Path) -> None:
+    """Raises DataError unless the tokenizer at `path` is the one with this SHA-256, which the set in `folder` has."""
+    found = open_tokenizer(path).sha256
+    if found != sha256:
+        raise DataError(
+            f"{path}: a tokenizer with SHA-256 {found[:12]}..., but {folder} was made with {sha256[:12]}...; use its "
+            "tokenizer.json or prepare the set again"
+        )
 
 
 def _folder(path: Path) -> DataTokenizer:

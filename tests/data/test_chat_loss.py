@@ -114,6 +114,21 @@ def test_a_template_that_rewrites_history_is_refused_with_the_reason(chat, sourc
         chat(source).encode_answers(messages(talk))
 
 
+def test_an_empty_thought_before_the_last_answer_belongs_to_that_one_alone(chat):
+    """As Qwen 3's template has it."""
+    source = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+        "{% if m.role == 'assistant' and loop.last %}<think>\n\n</think>\n\n{% endif %}"
+        "{{ m.content.strip() + '<|im_end|>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    )
+    talk = [("user", "a"), ("assistant", " b\n"), ("user", "b"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
+    ids, mask = chat(source).encode_answers(messages(talk))
+    learnt = [token for token, learn in zip(ids, mask, strict=True) if learn]
+    expected = "b<|im_end|>b<|im_end|><think>\n\n</think>\n\nd<|im_end|>"
+    assert library_tokenizer().decode(learnt, skip_special_tokens=False) == expected
+
+
 def test_half_a_surrogate_pair_is_refused(chat):
     with pytest.raises(RequestError, match="lone surrogate at character"):
         chat().encode_answers(messages([("user", "q"), ("assistant\ud800", "a")]))

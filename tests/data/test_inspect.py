@@ -189,7 +189,7 @@ def test_another_tokenizer_than_the_sets_is_an_error(tmp_path):
 
     other = tmp_path / "tokenizer.json"
     other.write_bytes(own.read_bytes().replace(b'"w77"', b'"v77"'))
-    with pytest.raises(DataError, match=rf"{other}: its SHA-256 is .* give that tokenizer or prepare the set again"):
+    with pytest.raises(DataError, match=rf"{other}: a tokenizer with SHA-256 .* prepare the set again"):
         inspect_set(tmp_path / "set", tokenizer=other)
 
 
