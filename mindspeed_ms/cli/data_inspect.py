@@ -30,6 +30,8 @@ def inspect(
     show_summary(found, as_json)
     if as_json:
         return
+    if tokenizer is not None:
+        print(f"\ntokenizer  {tokenizer} is the set's")
     show_lengths(found)
     show_sources(found)
     show_samples(found)

@@ -14,7 +14,7 @@ Inputs = Annotated[
     list[str],
     typer.Argument(
         metavar="INPUT...",
-        help="Files (.txt .jsonl, also .gz or .zst; .parquet .arrow .bin), folders, Hugging Face data sets, URLs.",
+        help="Files (.txt .jsonl .ndjson .json, also .gz, .zst; .parquet .arrow .bin), folders, saved data sets, URLs.",
         show_default=False,
     ),
 ]
@@ -114,7 +114,9 @@ MultipleOf = Annotated[
 Join = Annotated[
     bool | None,
     typer.Option(
-        "--join/--no-join", help="Fill rows of buckets with further short documents.", rich_help_panel=_ARRANGE
+        "--join/--no-join",
+        help="Fill rows of buckets with further short documents. Default: one a row.",
+        rich_help_panel=_ARRANGE,
     ),
 ]
 Overlong = Annotated[
@@ -128,6 +130,15 @@ MaxDocuments = Annotated[
 ShardTokens = Annotated[
     int | None, typer.Option(help="About so many tokens make a shard. Default: 33554432.", rich_help_panel=_ARRANGE)
 ]
+
+
+_RIVALS = {
+    "boundaries": ("buckets", "max_length"),
+    "buckets": ("boundaries",),
+    "max_length": ("boundaries",),
+    "messages_key": ("ids_key",),
+    "ids_key": ("messages_key",),
+}
 
 
 def prepare_config(file: Path | None, **given: Any) -> "PrepareConfig":
@@ -144,6 +155,9 @@ def prepare_config(file: Path | None, **given: Any) -> "PrepareConfig":
     for key, value in given.items():
         if value is not None:
             section = values.setdefault(sections[key], {}) if key in sections else values
+            for rival in _RIVALS.get(key, ()):  # of the file: an option goes before it
+                if given.get(rival) is None:
+                    section.pop(rival, None)
             section[key] = _lengths(value) if key == "boundaries" else value
     return PrepareConfig.parse(values, where=f"{file} and options" if file else "options")
 

@@ -17,7 +17,7 @@ _MOST_CHARS = 400
 
 
 def show_summary(found: "Inspection", as_json: bool) -> None:
-    """The whole as a line of JSON; or, for people, totals, buckets and what cleaning did."""
+    """The whole as a line of JSON; or, for people, totals, buckets and what cleaning did. Buckets count pieces."""
     if as_json:
         report(dataclasses.asdict(found), as_json)
         return
@@ -40,7 +40,7 @@ def show_summary(found: "Inspection", as_json: bool) -> None:
             {
                 "length": bucket.length,
                 "rows": bucket.rows,
-                "documents": bucket.documents,
+                "pieces": bucket.documents,
                 "tokens": bucket.tokens,
                 "padding_%": round(100 * bucket.padding_share, 2),
                 "of_all_tokens_%": round(100 * bucket.tokens_share, 2),
@@ -100,14 +100,14 @@ def show_samples(found: "Inspection") -> None:
 
 
 def _line(document: "SampleDocument") -> str:
-    """A document on one line: what a terminal would obey is escaped, of a long one the middle is left out."""
+    """A document on one line: what a terminal would obey is escaped, of long parts the middle is left out."""
+    most = max(_MOST_CHARS // len(document.parts), 40) if document.parts else _MOST_CHARS
     pieces = []
     for part in document.parts:
         text = _printable(part.text)
+        text = text if len(text) <= most else f"{text[: most // 2]} ... {text[-(most // 2) :]}"
         pieces.append(f"«{text}»" if part.answer else text)
-    line = "".join(pieces)
-    half = _MOST_CHARS // 2
-    return line if len(line) <= _MOST_CHARS else f"{line[:half]} ... {line[-half:]}"
+    return "".join(pieces)
 
 
 def _printable(text: str) -> str:
@@ -116,13 +116,11 @@ def _printable(text: str) -> str:
 
 def show_conversion(done: "Conversion", as_json: bool) -> None:
     """What was made, and what of the source is not in it."""
-    values = {
-        done.made: str(done.out),
-        "documents": done.documents,
-        "tokens": done.tokens,
-        "more_by_splitting": done.split,
-        "answers_lost": done.answers_lost,
-    }
+    values: dict[str, object] = {done.made: str(done.out), "documents": done.documents, "tokens": done.tokens}
+    if as_json or done.split:
+        values["more_by_splitting"] = done.split
+    if as_json or done.answers_lost:
+        values["answers_lost"] = done.answers_lost
     report(values, as_json)
     if as_json:
         return

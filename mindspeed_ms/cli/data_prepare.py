@@ -12,7 +12,7 @@ from mindspeed_ms.cli import options as o
 def prepare(
     inputs: d.Inputs,
     out: Annotated[
-        Path, typer.Option(help="The set's folder; of a run that was ended, it goes on.", show_default=False)
+        Path, typer.Option(help="Folder of the set; an interrupted run in it is continued.", show_default=False)
     ],
     tokenizer: d.Tokenizer,
     config: d.ConfigFile = None,

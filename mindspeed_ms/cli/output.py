@@ -27,6 +27,7 @@ from rich.text import Text
 from mindspeed_ms.errors import ConfigError, RequestError
 
 _stderr = Console(stderr=True)
+_SECONDS_A_LINE = 30
 
 
 def report(values: Mapping[str, Any], as_json: bool) -> None:
@@ -149,20 +150,43 @@ def phases() -> Iterator[Callable[[str, int, int | None, str], None]]:
                 tasks[phase] = bar.add_task(phase, total=total, completed=done, unit=unit)
             bar.update(tasks[phase], completed=done, total=total)
 
-        yield advance
+        yield advance if _stderr.is_terminal else _lines()
+
+
+def _lines() -> Callable[[str, int, int | None, str], None]:
+    """Where nobody watches a bar: a line on stderr now and then, for the log of a job that takes hours."""
+    begin: dict[str, tuple[float, int]] = {}
+    last = time.monotonic()
+
+    def advance(phase: str, done: int, total: int | None, unit: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        since, first = begin.setdefault(phase, (now, done))
+        if now - last < _SECONDS_A_LINE:
+            return
+        last = now
+        speed = (done - first) / max(now - since, 1e-9)
+        left = f", {(total - done) / speed:.0f} s left" if total is not None and speed > 0 else ""
+        print(f"{phase} {_amount(done, total, unit, speed)}{left}", file=sys.stderr, flush=True)
+
+    return advance
+
+
+def _amount(done: float, total: float | None, unit: str, speed: float | None) -> str:
+    """How much is done, and how much a second: bytes in MB, all else by number."""
+    scale, digits = 1.0, 0
+    if unit == "bytes":
+        unit, scale, digits = "MB", 1e6, 1
+    text = f"{done / scale:,.{digits}f}"
+    text += f"/{total / scale:,.{digits}f} {unit}" if total is not None else f" {unit}"
+    return text if speed is None else f"{text}  {speed / scale:,.{digits}f} {unit}/s"
 
 
 class _AmountColumn(TextColumn):
-    """How much is done, and how much a second: bytes in MB, all else by number."""
+    """How much is done, and how much a second."""
 
     def render(self, task: Task) -> Text:
-        unit, scale, digits = task.fields["unit"], 1.0, 0
-        if unit == "bytes":
-            unit, scale, digits = "MB", 1e6, 1
-        text = f"{task.completed / scale:,.{digits}f}"
-        text += f"/{task.total / scale:,.{digits}f} {unit}" if task.total is not None else f" {unit}"
-        speed = task.finished_speed or task.speed
-        return Text(text if speed is None else f"{text}  {speed / scale:,.{digits}f} {unit}/s")
+        return Text(_amount(task.completed, task.total, task.fields["unit"], task.finished_speed or task.speed))
 
 
 def _text(value: Any) -> str:

@@ -81,7 +81,8 @@ def _sentence(cls: type[Config], error: pydantic.ValidationError) -> str:
         message = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
         given = repr(first["input"])
         given = given if len(given) <= 80 else given[:77] + "..."
-        text = f"{name} is {given}; {message}" if name else message
+        whole = isinstance(first["input"], Mapping)  # what is wrong is then in the message alone
+        text = f"{name}: {message}" if name and whole else f"{name} is {given}; {message}" if name else message
     return text if len(problems) == 1 else f"{text} (and {len(problems) - 1} more)"
 
 

@@ -3,7 +3,9 @@
 The rules, in the order in which they are applied, and their names in the manifest's `cleaning`:
 
 - `documents_read`: all records, whatever became of them.
-- `bad_json`: dropped; a line that is no JSON object, lacks the key, or has something of another type under it.
+- `bad_json`: dropped; a line that is no JSON object.
+- `no_text`: dropped; an object that lacks the key, or has no text (or no token ids) under it.
+- `no_conversation`: dropped; an object without the key, or without a list of {role, content} under it.
 - `invalid_utf8`: bytes that are no UTF-8, or half a surrogate pair in JSON. By `invalid_utf8` the document is dropped,
   kept with U+FFFD in place of each bad sequence, or an error. Counted in either case.
 - `nul_bytes_removed`: documents that lost NUL characters.
@@ -27,6 +29,8 @@ from mindspeed_ms.errors import DataError
 COUNTS = (
     "documents_read",
     "bad_json",
+    "no_text",
+    "no_conversation",
     "invalid_utf8",
     "nul_bytes_removed",
     "control_characters_removed",

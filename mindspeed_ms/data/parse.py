@@ -61,7 +61,7 @@ class Parser:
             raise DataError(f"{file}: holds text; read.ids_key is for files of token ids")
         for number, value in self._values(chunk, key):
             if not isinstance(value, list) or not all(type(item) is int for item in value):
-                self.cleaner.counts["bad_json"] += 1
+                self.cleaner.counts["no_text"] += 1
                 continue
             try:
                 yield number, np.array(value, np.int64)
@@ -73,7 +73,7 @@ class Parser:
         file, cleaner = self._names[chunk.source], self.cleaner
         for number, value in self._values(chunk, self._read.text_key):
             if not isinstance(value, str):
-                cleaner.counts["bad_json"] += 1
+                cleaner.counts["no_text"] += 1
                 continue
             data = cleaner.encode(value, file, number)
             if data is not None:
@@ -85,7 +85,7 @@ class Parser:
         try:
             messages = checked_messages(value)
         except RequestError:
-            cleaner.counts["bad_json"] += 1
+            cleaner.counts["no_conversation"] += 1
             return None
         had_nul = had_control = False
         for message in messages:
@@ -113,8 +113,11 @@ class Parser:
                 found = True
                 yield number, value[key]
                 continue
-            cleaner.counts["bad_json"] += 1
-            lacking = value if isinstance(value, dict) else lacking
+            if isinstance(value, dict):
+                lacking = value
+                cleaner.counts["no_conversation" if self._read.messages_key else "no_text"] += 1
+            else:
+                cleaner.counts["bad_json"] += 1
         if chunk.first == 0 and lacking is not None and not found:
             keys = ", ".join(repr(str(name)[:60]) for name in list(lacking)[:_MAX_KEYS]) or "none"
             raise DataError(f"{file}: no record has the key {key!r}; the keys there are: {keys}")

@@ -76,7 +76,7 @@ def make_plan(
         for length, count in zip(*np.unique(pieces.lengths, return_counts=True), strict=True):
             lengths[int(length)] += int(count)
     cleaning.update(documents.cleaning)
-    buckets = [Totals(boundary) for boundary in _boundaries(lengths, arrange)]
+    buckets = [Totals(boundary) for boundary in _boundaries(lengths, arrange, cleaning)]
     # Cut again rather than kept: the pieces of all segments would not be bounded.
     for segment, gone in zip(segments, removed, strict=True):
         laid = _lay_out(_pieces(segment, gone, arrange), [bucket.length for bucket in buckets], arrange)
@@ -141,16 +141,17 @@ def _mask(path: Path, count: int) -> np.ndarray:
         return np.memmap(path, dtype=bool, mode="w+", shape=count) if count else np.zeros(0, dtype=bool)
 
 
-def _boundaries(lengths: Counter[int], arrange: ArrangeConfig) -> list[int]:
+def _boundaries(lengths: Counter[int], arrange: ArrangeConfig, cleaning: Counter[str]) -> list[int]:
     if not lengths:
-        raise DataError("no document is left after cleaning; look at the files and at the rules (docs/data.md)")
+        counted = ", ".join(f"{count} {rule.replace('_', ' ')}" for rule, count in cleaning.items() if count)
+        raise DataError(f"no document is left after cleaning ({counted}); look at the files, and at docs/data.md")
     if arrange.boundaries:
         return arrange.boundaries
     if arrange.mode != "bucket":
         return [arrange.longest]
     values = np.array(sorted(lengths), dtype=np.int64)
     if arrange.join:
-        return halved_boundaries(values, arrange.buckets or 5, arrange.multiple_of)
+        return halved_boundaries(values, arrange.longest, arrange.buckets or 5, arrange.multiple_of)
     counts = np.array([lengths[int(value)] for value in values], dtype=np.int64)
     return optimal_boundaries(values, counts, arrange.buckets or 5, arrange.multiple_of)
 

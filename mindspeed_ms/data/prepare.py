@@ -70,14 +70,18 @@ def prepare(
     around = [item for item in inputs if Path(item).resolve() in [out.resolve(), *out.resolve().parents]]
     if inside or around:
         raise ConfigError(f"out: {out} and the input {(inside or around)[0]} lie in one another; choose another folder")
+    if sources.ignored:
+        many = len(sources.ignored)
+        _log.warning("%d files are of no kind that is read, such as %s; they are ignored", many, sources.ignored[0])
     names = list(dict.fromkeys(source.name for source in sources))
-    corpus = job.corpus_hash([(source.name, source.size) for source in sources])
+    files = [(source.name, source.size) for source in sources]
+    corpus = job.corpus_hash(files)
     with job.locked(out):
         if restart:
             job.clear(out)
         there = job.finished(out, corpus, opened.sha256, config)
         if there is None:
-            work = job.begin(out, corpus, opened.sha256, config)
+            work = job.begin(out, files, opened.sha256, config)
             pool = functools.partial(make_pool, opened, config, sources, workers, engine, ray_address)
             segments = tokenize(work, sources, names, config, pool, tell)
             plan = _plan(work, segments, config, len(names), tell)

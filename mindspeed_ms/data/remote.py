@@ -86,7 +86,9 @@ def _connect(url: str) -> tuple[Any, str]:
     try:
         return fsspec.core.url_to_fs(url)
     except ImportError as error:
-        raise ConfigError(f"{shown(url)}: its scheme needs one more library; {error}") from None
+        raise ConfigError(
+            f"{shown(url)}: its scheme needs one more library: {error}; install it beside this package"
+        ) from None
     except _errors() as error:
         raise _unreadable(url, error) from None
 

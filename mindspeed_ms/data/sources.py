@@ -154,6 +154,8 @@ def _walk(root: Path) -> Iterator[Path]:
         if not path.is_dir():
             yield path
             continue
+        if (path / "manifest.json").is_file() and (path / "tokenizer.json").is_file():
+            raise DataError(f"{path}: is a prepared set; give the corpus, or write it out by mindspeed-ms data convert")
         try:
             state = path.stat()
             if (state.st_dev, state.st_ino) not in seen:

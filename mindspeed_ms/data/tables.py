@@ -27,7 +27,8 @@ def read_rows(source: SourceFile, read: ReadConfig, start: int) -> Iterator[Rows
     try:
         import pyarrow  # noqa: F401
     except ImportError:
-        raise ConfigError(f"reading .{source.kind} needs pyarrow; run pip install 'mindspeed-ms[data]'") from None
+        hint = "run pip install 'mindspeed-ms[data]'"
+        raise ConfigError(f"{source.original}: reading .{source.kind} needs pyarrow; {hint}") from None
     name = read.messages_key or read.ids_key or read.text_key
     columns = _parquet(source, name, start) if source.kind == "parquet" else _arrow(source, name, start)
     convert: Callable[[Any], list] = _texts

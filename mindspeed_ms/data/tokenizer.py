@@ -100,6 +100,8 @@ def _folder(path: Path) -> DataTokenizer:
     names = ("tokenizer_config.json", "config.json", "generation_config.json")
     if not any((path / name).is_file() for name in names):
         _refuse_gguf_folder(path)
+        if not (path / "tokenizer.json").is_file():
+            raise TokenizerError(f"{path.resolve()}: a folder without a tokenizer.json; is the path given at all?")
         return _alone(path / "tokenizer.json")
     config = read_json_if_there(path / "config.json", TokenizerError)
     files = read_tokenizer(path, config)

@@ -65,9 +65,10 @@ def test_padding_counts_what_is_added_to_each_document():
         padding(np.array([9]), np.array([1]), [4, 8])
 
 
-def test_halved_boundaries_end_with_the_longest_and_hold_two_of_the_one_below():
-    assert halved_boundaries(np.array([3, 161]), 5) == [11, 21, 41, 81, 161]
-    assert halved_boundaries(np.array([30, 100]), 9) == [50, 100], "no bucket below the shortest document"
-    assert halved_boundaries(np.array([3, 161]), 4, multiple_of=16) == [32, 48, 96, 176]
+def test_halved_boundaries_end_with_the_longest_row_and_hold_two_of_the_one_below():
+    assert halved_boundaries(np.array([3, 300]), 512, 5) == [32, 64, 128, 256, 512]
+    assert halved_boundaries(np.array([30, 161]), 2048, 9) == [32, 64, 128, 256], "only what holds documents"
+    assert halved_boundaries(np.array([3, 161]), 161, 4) == [21, 41, 81, 161]
+    assert halved_boundaries(np.array([3, 161]), 176, 4, multiple_of=16) == [32, 48, 96, 176]
     with pytest.raises(DataError, match="no document is left"):
-        halved_boundaries(np.array([], dtype=int), 3)
+        halved_boundaries(np.array([], dtype=int), 512, 3)

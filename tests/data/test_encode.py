@@ -104,7 +104,7 @@ def test_json_lines_give_their_text_and_bad_ones_are_counted(encoder):
     found = encoder(tokenize={"eos": False}).encode(chunk(records, "json"))
     assert documents(found) == [PLAIN.encode(text).ids for text in ("good", "[" * 9, "tab\tand  NUL")]
     assert nonzero(found) == {
-        "documents_read": len(records), "bad_json": 9, "invalid_utf8": 2, "nul_bytes_removed": 1,
+        "documents_read": len(records), "bad_json": 6, "no_text": 3, "invalid_utf8": 2, "nul_bytes_removed": 1,
     }  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def test_a_file_without_the_key_is_an_error_that_names_the_keys_there_are(encode
     records = lines({"content": "a", "id": 1}, {"content": "b"})
     with pytest.raises(DataError, match=r"^a\.jsonl: no record has the key 'text'; the keys there are: 'content'"):
         encoder().encode(chunk(records, "json"))
-    assert nonzero(encoder().encode(chunk(records, "json", first=2))) == {"documents_read": 2, "bad_json": 2}
+    assert nonzero(encoder().encode(chunk(records, "json", first=2))) == {"documents_read": 2, "no_text": 2}
     assert nonzero(encoder().encode(chunk([b"no json"], "json"))) == {"documents_read": 1, "bad_json": 1}
     assert len(encoder(read={"text_key": "content"}).encode(chunk(records, "json")).lengths) == 2
 
@@ -164,7 +164,7 @@ def test_token_ids_may_stand_in_json_lines(encoder):
     values = [[5, 6, 7], [], "text", [1.5], ["1"], [[1]], [1, [2]], None, [True], [8]]
     found = made.encode(chunk(lines(*({"ids": value} for value in values)), "json"))
     assert documents(found) == [[5, 6, 7], [8]]
-    assert nonzero(found) == {"documents_read": 10, "empty": 1, "bad_json": 7}
+    assert nonzero(found) == {"documents_read": 10, "empty": 1, "no_text": 7}
     for wrong in (-1, VOCAB, 1 << 63, 1 << 70, -(1 << 64)):
         with pytest.raises(DataError, match=rf"^a\.jsonl: record 2: token id {wrong} is "):
             made.encode(chunk(lines({"ids": [1]}, {"ids": [2, wrong]}), "json"))
@@ -204,7 +204,7 @@ def test_conversations_are_cleaned_and_counted(encoder):
     found = made.encode(chunk(lines(*({"m": talk} for talk in [*talks, *others]), {"n": 1}), "json"))
     assert nonzero(found) == {
         "documents_read": 10, "nul_bytes_removed": 1, "control_characters_removed": 1, "too_short": 1, "too_long": 1,
-        "invalid_utf8": 1, "bad_json": 5, "no_answer": 1,
+        "invalid_utf8": 1, "no_conversation": 5, "no_answer": 1,
     }  # fmt: skip
     assert "answer<|im_end|>" in library_tokenizer().decode(found.tokens.tolist(), skip_special_tokens=False)
 

@@ -26,7 +26,11 @@ def write_corpus(path, size):
     import zstandard
 
     rng = random.Random(0)
-    vocabulary = [*WORDS, *(word.capitalize() for word in WORDS), *map(str, range(300))]
+    vocabulary = [
+        *WORDS,
+        *(word.capitalize() for word in WORDS),
+        *(f"{a}{b}" for a in WORDS for b in ("ly", "s", "ing")),
+    ]
     written = number = 0
     with open(path, "wb") as file, zstandard.ZstdCompressor(level=1).stream_writer(file) as out:
         while written < size:

@@ -304,3 +304,37 @@ def test_a_full_disk_loses_nothing(tmp_path, corpus, tokenizer, size):
         assert files_of(out) == files_of(fresh)
     finally:
         subprocess.run(["umount", "-l", str(out.parent)], check=True)
+
+
+def test_half_a_set_is_gone_on_from_where_what_was_read_stays_the_same(tmp_path, corpus, tokenizer):
+    good = (corpus / "b.jsonl.gz").read_bytes()
+    (corpus / "b.jsonl.gz").write_bytes(good[: len(good) // 2])
+    with pytest.raises(DataError, match=r"b\.jsonl\.gz"):
+        prepare([corpus], tmp_path / "set", tokenizer, small(), workers=1)
+    segments = files_of(tmp_path / "set" / ".work" / "segments")
+    assert any(name.startswith("00000/") for name in segments)
+    with pytest.raises(DataError, match=r"begun with another arrange.buckets, None: now it is 2; give that again"):
+        prepare([corpus], tmp_path / "set", tokenizer, small(buckets=2), workers=1)
+    (corpus / "b.jsonl.gz").write_bytes(good)  # it had not come to the end of this one
+    prepare([corpus], tmp_path / "mended", tokenizer, small(), workers=1)
+    (corpus / "c.txt").write_text("one more")
+    prepare([corpus], tmp_path / "more", tokenizer, small(), workers=1)
+    manifest = prepare([corpus], tmp_path / "set", tokenizer, small(), workers=1)
+    assert manifest.documents == 901
+    assert files_of(tmp_path / "set") == files_of(tmp_path / "more")
+    (corpus / "a.txt").write_text("another")
+    with pytest.raises(DataError, match="holds a set of another corpus"):
+        prepare([corpus], tmp_path / "set", tokenizer, small(), workers=1)
+
+
+def test_what_has_finished_no_segment_is_begun_anew(tmp_path, corpus, tokenizer):
+    config = PrepareConfig.parse({"read": {"text_key": "txt"}, "arrange": {"max_length": 64}})
+    with pytest.raises(DataError, match="no record has the key 'txt'"):
+        prepare([corpus], tmp_path / "set", tokenizer, config, workers=1)
+    assert prepare([corpus], tmp_path / "set", tokenizer, small(), workers=1).documents == 900
+
+
+def test_a_set_is_no_corpus(tmp_path, corpus, tokenizer):
+    prepare([corpus], tmp_path / "set", tokenizer, small(), workers=1)
+    with pytest.raises(DataError, match="is a prepared set; give the corpus"):
+        prepare([tmp_path / "set"], tmp_path / "again", tokenizer, small(), workers=1)

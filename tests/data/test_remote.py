@@ -163,7 +163,7 @@ def test_a_connection_that_breaks_leaves_nothing_and_names_the_url(tmp_path, mem
     [
         ("memory://none.txt", DataError, r"^memory://none\.txt: cannot be read \(no such file or folder\)"),
         ("nosuch://b/a.txt", DataError, r"^nosuch://b/a\.txt: cannot be read \(.*nosuch"),
-        ("abfs://b/a.txt", ConfigError, r"^abfs://b/a\.txt: its scheme needs one more library; .*adlfs"),
+        ("abfs://b/a.txt", ConfigError, r"^abfs://b/a\.txt: its scheme needs one more library: .*adlfs"),
     ],
 )
 def test_a_url_that_leads_nowhere_is_named(tmp_path, url, error, message):
