@@ -30,6 +30,7 @@ WORKERS = os.cpu_count() or 1
 def padding(paths: dict[str, Path], tokenizer: Path) -> dict[str, dict[str, float]]:
     """Padding of each arrangement, by corpus and of all together, from the manifests of prepared sets."""
     from mindspeed_ms.config.data import PrepareConfig
+    from mindspeed_ms.data.inspect import padding_to_longest
     from mindspeed_ms.data.prepare import prepare
 
     found: dict[str, dict[str, float]] = {}
@@ -43,13 +44,10 @@ def padding(paths: dict[str, Path], tokenizer: Path) -> dict[str, dict[str, floa
             print(
                 f"{name:<10}{arrangement:<17}{[b.length for b in manifest.buckets]!s:<30}{manifest.padding_share:.4f}"
             )
-        tokens = sum(part.tokens for part in manifest.lengths)
-        documents = sum(part.documents for part in manifest.lengths)
-        # Rows as long as the longest document; splitting at 2048 tokens, as all others do, makes that the longest.
-        longest = min(2048, next(p.upto for p in reversed(manifest.lengths) if p.documents))
-        pieces = manifest.buckets[-1].documents if len(manifest.buckets) == 1 else documents
-        found[name]["to_max"] = 1 - tokens / (pieces * longest)
-        print(f"{name:<10}{'to_max':<17}{[longest]!s:<30}{found[name]['to_max']:.4f}")
+            if arrangement == "dp5":
+                # Its last bucket is as long as the longest document, split at 2048 tokens as by all others.
+                found[name]["to_max"] = padding_to_longest(manifest)
+                print(f"{name:<10}{'to_max':<17}{[manifest.buckets[-1].length]!s:<30}{found[name]['to_max']:.4f}")
     return found
 
 

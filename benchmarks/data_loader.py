@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,11 +38,11 @@ def minddataset(folder: Path, manifest, batch: int) -> Iterator[dict]:
     return rows.batch(batch, drop_remainder=True).create_dict_iterator(num_epochs=1)
 
 
-def rows_per_second(batches: Iterable) -> float:
-    """Rows of all batches, over the time from the first call to the last."""
+def rows_per_second(batches: Iterable, count: Callable) -> float:
+    """Rows of all batches by `count`, over the time from the first call to the last."""
     begin, rows = time.perf_counter(), 0
     for batch in batches:
-        rows += batch["input_ids"].shape[0]
+        rows += count(batch)
     return rows / (time.perf_counter() - begin)
 
 
@@ -101,8 +101,9 @@ def one_process(folder: Path) -> dict[str, float]:
     loader = BucketLoader(folder, tokens_per_batch=TOKENS_PER_BATCH)  # reads all files, which are then cached
     ours, theirs = [], []
     for _ in range(TURNS):
-        ours.append(rows_per_second(loader))
-        theirs.append(rows_per_second(minddataset(folder, loader.manifest, TOKENS_PER_BATCH // LENGTH)))
+        ours.append(rows_per_second(loader, lambda batch: batch.rows))  # without those that fill the last batch
+        peer = minddataset(folder, loader.manifest, TOKENS_PER_BATCH // LENGTH)
+        theirs.append(rows_per_second(peer, lambda batch: batch["input_ids"].shape[0]))
 
     step = make_step(loader.manifest.tokenizer.vocab_size)
     feeder = BucketLoader(folder, tokens_per_batch=STEP_TOKENS, verify=False)

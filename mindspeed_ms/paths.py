@@ -1,12 +1,18 @@
-"""Where this package writes on a user's behalf when no path is given, and under which name until it is complete."""
+"""Where this package writes on a user's behalf when no path is given, and under which name until it is complete.
+
+And how a file is opened that somebody else names: it may be a pipe or a device.
+"""
 
 import contextlib
+import errno
 import glob
 import os
 import shutil
+import stat
 import threading
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 from mindspeed_ms.errors import ConfigError
 
@@ -28,6 +34,29 @@ def cache_dir() -> Path:
         raise ConfigError(
             f"MINDSPEED_MS_CACHE={chosen or ''}: there is no home directory to put it in; set it to a folder's path"
         ) from None
+
+
+def open_regular(path: str | Path) -> BinaryIO:
+    """Open a plain file to read, unbuffered. Raises OSError, also for a pipe or device: they wait or go on for ever."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # to open a pipe is to wait for its writer
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "not a plain file", str(path))
+        return open(handle, "rb", buffering=0)
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_regular(path: str | Path, limit: int) -> bytes:
+    """The content of a plain file. Raises OSError as `open_regular` does, and when it is longer than `limit` bytes."""
+    with open_regular(path) as file:
+        content = file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)
+        while len(content) <= limit and (piece := file.read(1 << 16)):
+            content += piece
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"longer than {limit} bytes", str(path))
+    return content
 
 
 def partial_path(out: Path) -> Path:

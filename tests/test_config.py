@@ -1,5 +1,6 @@
 """Configurations: what is accepted, and the one line that says what is wrong."""
 
+import os
 from typing import Literal
 
 import pytest
@@ -110,3 +111,52 @@ def test_a_missing_or_binary_file_is_refused(tmp_path):
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="cannot be read as a text file"):
         load_yaml(tmp_path / "binary.yaml", Model)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hidden_size: " + "9" * 5000,
+        "hidden_size: 0x" + "f" * 5000,
+        "? 0x" + "f" * 5000 + "\n: 1",
+        "hidden_size: 2024-13-45",
+        'hidden_size: !!int "abc"',
+        'hidden_size: !!int ""',
+        'hidden_size: !!timestamp "abc"',
+        'hidden_size: !!bool "abc"',
+        "hidden_size: " + "[" * 3000,
+        "!!map [1]",
+        "a: &a [*a]",
+        "hidden_size: &a [*a]",
+        'hidden_size: 1\nrope: {kind: "\\ud800"}',
+        "a: &a [x,x,x,x,x,x,x,x,x]\n"
+        + "".join(f"{c}: &{c} [{','.join(['*' + p] * 9)}]\n" for p, c in zip("abcdefgh", "bcdefghi", strict=True))
+        + "hidden_size: *i\n",
+    ],
+)
+def test_whatever_a_file_holds_is_refused_in_one_line(tmp_path, text):
+    path = tmp_path / "odd.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_yaml(path, Model)
+    assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value) and len(str(caught.value)) < 6000
+
+
+class Texts(Config):
+    one: str = ""
+    many: list[str] = []
+    keys: dict[str, str] = {}
+
+
+@pytest.mark.parametrize("values", [{"one": "\udcff"}, {"many": ["a", "\ud800"]}, {"keys": {"\udcff": "a"}}])
+def test_text_that_utf_8_cannot_hold_is_refused(values):
+    with pytest.raises(ConfigError, match=r"lone surrogates|unicode"):
+        Texts.parse(values)
+    assert Texts.parse({"one": "é😀", "many": ["三"]}).one == "é😀"
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(ConfigError, match="not a plain file"):
+            load_yaml(path, Model)

@@ -14,7 +14,7 @@ def inspect(
     seed: Annotated[int, typer.Option(min=0, help="Another seed shows other rows.")] = 0,
     verify: Annotated[bool, typer.Option("--verify", help="Compare the SHA-256 of every file.")] = False,
     tokenizer: Annotated[Path | None, typer.Option(help="Check that the set was made with this tokenizer.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw lengths, padding and sources: a .png or .svg file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw all of this but the rows: a .png or .svg file.")] = None,
     as_json: o.AsJson = False,
 ) -> None:
     """Show lengths, buckets, padding, duplicates, tokens by source, and some rows as text."""

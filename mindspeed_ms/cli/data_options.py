@@ -54,6 +54,10 @@ SkipDamaged = Annotated[
         rich_help_panel=_READ,
     ),
 ]
+BadConversations = Annotated[
+    Literal["error", "drop"] | None,
+    typer.Option(help="Conversations that the chat template refuses. Default: error.", rich_help_panel=_READ),
+]
 InvalidUtf8 = Annotated[
     Literal["drop", "replace", "error"] | None,
     typer.Option("--invalid-utf8", help="Documents that are no UTF-8. Default: drop.", rich_help_panel=_CLEAN),
@@ -62,7 +66,7 @@ MinChars = Annotated[
     int | None, typer.Option(help="Shorter documents are dropped. Default: 1.", rich_help_panel=_CLEAN)
 ]
 MaxChars = Annotated[
-    int | None, typer.Option(help="Longer documents are dropped. Default: 8000000.", rich_help_panel=_CLEAN)
+    int | None, typer.Option(help="Longer documents are dropped. Default: 2000000.", rich_help_panel=_CLEAN)
 ]
 Dedup = Annotated[
     bool | None,
@@ -91,6 +95,10 @@ SpecialTokens = Annotated[
         help="Whether a special token's name in a text is text or that token. Default: plain.",
         rich_help_panel=_TOKENIZE,
     ),
+]
+Date = Annotated[
+    str | None,
+    typer.Option(help="What chat templates take for today. Default: 2024-07-26.", rich_help_panel=_TOKENIZE),
 ]
 Mode = Annotated[
     Literal["bucket", "pack", "stream"] | None,

@@ -28,6 +28,7 @@ def prepare(
     txt_by: d.TxtBy = None,
     encoding: d.Encoding = None,
     skip_damaged: d.SkipDamaged = None,
+    bad_conversations: d.BadConversations = None,
     invalid_utf8: d.InvalidUtf8 = None,
     min_chars: d.MinChars = None,
     max_chars: d.MaxChars = None,
@@ -36,6 +37,7 @@ def prepare(
     bos: d.Bos = None,
     eos: d.Eos = None,
     special_tokens: d.SpecialTokens = None,
+    date: d.Date = None,
     mode: d.Mode = None,
     boundaries: d.Boundaries = None,
     buckets: d.Buckets = None,
@@ -48,8 +50,10 @@ def prepare(
 ) -> None:
     """Clean and tokenize text and lay it out in rows of a few fixed lengths; the same command goes on after a stop."""
     from mindspeed_ms.cli.data_output import show_summary
+    from mindspeed_ms.cli.interrupt import can_go_on
     from mindspeed_ms.cli.output import next_step, phases
     from mindspeed_ms.data.inspect import summarise
+    from mindspeed_ms.data.manifest import NAME
     from mindspeed_ms.data.prepare import prepare as prepare_set
 
     if ray_address is not None and engine != "ray":
@@ -62,6 +66,7 @@ def prepare(
         txt_by=txt_by,
         encoding=encoding,
         skip_damaged=skip_damaged,
+        bad_conversations=bad_conversations,
         invalid_utf8=invalid_utf8,
         min_chars=min_chars,
         max_chars=max_chars,
@@ -70,6 +75,7 @@ def prepare(
         bos=bos,
         eos=eos,
         special_tokens=special_tokens,
+        date=date,
         mode=mode,
         boundaries=boundaries,
         buckets=buckets,
@@ -80,7 +86,9 @@ def prepare(
         max_documents=max_documents,
         shard_tokens=shard_tokens,
     )
-    with phases() as advance:
+    complete = not restart and (out / NAME).exists()
+    again = "the same command without --restart goes on" if restart else "the same command goes on"
+    with can_go_on(again), phases() as advance:
         manifest = prepare_set(
             inputs,
             out,
@@ -93,6 +101,8 @@ def prepare(
             restart=restart,
             progress=advance,
         )
+    if complete and not as_json:
+        print("already complete: nothing was done\n")
     show_summary(summarise(out, manifest), as_json)
     if not as_json:
         next_step("mindspeed-ms", "data", "inspect", str(out))

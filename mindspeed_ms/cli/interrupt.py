@@ -3,6 +3,8 @@
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
@@ -25,6 +27,17 @@ def was_interrupted(error: BaseException | None) -> bool:
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
+
+
+@contextmanager
+def can_go_on(how: str) -> Iterator[None]:
+    """An interrupt in here says `how` one goes on from where it came."""
+    try:
+        yield
+    except (KeyboardInterrupt, ImportError) as error:
+        if not was_interrupted(error):
+            raise
+        raise KeyboardInterrupt(how) from error
 
 
 def leave_if_half_imported() -> None:

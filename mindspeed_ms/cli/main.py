@@ -49,7 +49,8 @@ class _Commands(TyperGroup):
         except (KeyboardInterrupt, ImportError) as error:
             if not was_interrupted(error):
                 raise
-            print("interrupted", file=sys.stderr)
+            how = f"; {error}" if isinstance(error, KeyboardInterrupt) and error.args else ""
+            print(f"interrupted{how}", file=sys.stderr)
             leave_if_half_imported()
             raise typer.Exit(130) from None
 

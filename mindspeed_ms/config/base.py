@@ -1,6 +1,7 @@
 """The base of every configuration: unknown keys are errors that name the nearest known key."""
 
 import difflib
+import reprlib
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,14 +11,36 @@ import pydantic
 import yaml
 
 from mindspeed_ms.errors import ConfigError
+from mindspeed_ms.paths import read_regular
 
 ConfigT = TypeVar("ConfigT", bound="Config")
+
+_MAX_BYTES = 16 << 20  # of a YAML file
+# What PyYAML lets through of numbers, dates and tags such as `!!map [1]` that it fails to convert.
+_UNPARSED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+_SHORT = reprlib.Repr()  # bounded, where aliases make a small file a huge value
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
+_SHORT.maxlist = _SHORT.maxdict = 20
 
 
 class Config(pydantic.BaseModel):
     """A typed configuration; `parse` and `load_yaml` report what is wrong in one line."""
 
     model_config = pydantic.ConfigDict(extra="forbid", validate_default=True)
+
+    @pydantic.field_validator("*")
+    @classmethod
+    def _writable(cls, value: Any) -> Any:
+        """Values go to files and messages, where lone surrogates and numbers of thousands of digits cannot."""
+        if isinstance(value, int) and value.bit_length() > 64:
+            raise ValueError("expected a number of at most 64 bits")
+        items = (
+            value if isinstance(value, list | tuple) else [*value, *value.values()] if isinstance(value, dict) else []
+        )
+        for text in (value, *items):
+            if isinstance(text, str) and not text.isascii() and text.encode("utf-8", "ignore").decode() != text:
+                raise ValueError("expected text that UTF-8 can hold, without lone surrogates")
+        return value
 
     @classmethod
     def parse(cls: type[ConfigT], mapping: Mapping[str, Any], where: str = "configuration") -> ConfigT:
@@ -34,16 +57,21 @@ def load_yaml(path: str | Path, cls: type[ConfigT]) -> ConfigT:
     """Read a YAML file into a configuration of class `cls`. Raises ConfigError that names the file."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path, _MAX_BYTES).decode("utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; give the path of a YAML configuration") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as a text file: {error}") from None
+        problem = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{path}: cannot be read as a text file: {problem}") from None
     try:
         # _UniqueKeys is a SafeLoader: it builds plain values only.
         content = yaml.load(text, Loader=_UniqueKeys)
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: not valid YAML: nested too deep") from None
+    except _UNPARSED as error:
+        raise ConfigError(f"{path}: not valid YAML: a value is not of the kind it has ({_line(error)})") from None
     return cls.parse({} if content is None else content, where=str(path))
 
 
@@ -79,11 +107,22 @@ def _sentence(cls: type[Config], error: pydantic.ValidationError) -> str:
         text = f"the key {name!r} is missing; add it"
     else:
         message = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-        given = repr(first["input"])
+        given = _given(first["input"])
         given = given if len(given) <= 80 else given[:77] + "..."
         whole = isinstance(first["input"], Mapping)  # what is wrong is then in the message alone
         text = f"{name}: {message}" if name and whole else f"{name} is {given}; {message}" if name else message
     return text if len(problems) == 1 else f"{text} (and {len(problems) - 1} more)"
+
+
+def _given(value: Any) -> str:
+    try:
+        return _SHORT.repr(value)
+    except ValueError:
+        return "a number too long to print"
+
+
+def _line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
 def _fields(cls: type[Config], loc: tuple[int | str, ...]) -> set[str]:

@@ -52,10 +52,21 @@ def open_blocks(folder: str | Path, manifest: Manifest, verify: bool = True) -> 
         with _curable():
             for root in (folder, cached):
                 verify_files(root, [entry for entry in entries if where[entry.path] == root])
-    return [
+    blocks = [
         [_map(where[shard.block.path], manifest, bucket, shard) for shard in bucket.shards]
         for bucket in manifest.buckets
     ]
+    if verify:
+        for bucket, mapped in zip(manifest.buckets, blocks, strict=True):
+            for shard, block in zip(bucket.shards, mapped, strict=True):
+                _check_ends(folder / shard.block.path, block.columns["document_ends"], bucket.length)
+    return blocks
+
+
+def _check_ends(path: Path, ends: np.ndarray, length: int) -> None:
+    """A set may come from anywhere, and whoever made it makes its checksums too."""
+    if len(ends) and (ends[:, 0].min() < 1 or ends[:, -1].max() > length or (np.diff(ends, axis=1) < 0).any()):
+        raise DataError(f"{path}: document_ends are no ascending ends within {length} tokens; prepare the set again")
 
 
 def verify_set(folder: str | Path) -> Manifest:

@@ -13,6 +13,8 @@ The rules, in the order in which they are applied, and their names in the manife
 - `empty`: dropped; nothing but white space is left, or no token came of it.
 - `too_short`, `too_long`: dropped; fewer than `min_chars` or more than `max_chars` characters, white space at the ends
   not counted. Records that are too long to be read at all count as too long.
+- `refused_by_template`: dropped where `bad_conversations` says so, else an error; a conversation that the chat template
+  does not take, or does not write in such a way that its answers can be found.
 - `no_answer`: dropped; a conversation in which the assistant says nothing, so that there is nothing to learn.
 
 Nothing else is changed: no Unicode normalization, no stripping, no case folding.
@@ -37,6 +39,7 @@ COUNTS = (
     "empty",
     "too_short",
     "too_long",
+    "refused_by_template",
     "no_answer",
 )
 _KEPT = b"\t\n\r"
@@ -121,6 +124,14 @@ class Cleaner:
             )
         self.counts["invalid_utf8"] += 1
         return self._config.invalid_utf8 == "replace"
+
+
+def read_limit(config: CleanConfig) -> int:
+    """Bytes of the longest record that may be of use: `max_chars`, and what stands around them.
+
+    A character has four bytes at most, and JSON may escape it in twelve.
+    """
+    return config.max_chars * 12 + 65536
 
 
 def add_counts(total: dict[str, int], counts: Mapping[str, int]) -> None:

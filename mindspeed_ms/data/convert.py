@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,7 @@ def convert(
     if (Path(source) / NAME).is_file():
         if tokenizer is not None or config is not None or workers is not None:
             raise ConfigError(f"{source}: is a set, which is written as it is; leave tokenizer, config and workers out")
-        return _to_pair(Path(source), _prefix(out), progress or (lambda *_: None))
+        return _to_pair(Path(source), _new_prefix(Path(out)), progress or (lambda *_: None))
     if not Path(f"{_prefix(source)}.idx").is_file():
         raise DataError(
             f"{source}: no prepared set and no .bin with its .idx; give the folder of one or a name of the other"
@@ -68,7 +69,7 @@ def convert(
 
 def _to_pair(folder: Path, prefix: Path, progress: Progress) -> Conversion:
     for path in (Path(f"{prefix}.bin"), Path(f"{prefix}.idx")):
-        if path.exists():
+        if os.path.lexists(path):
             raise ConfigError(f"{path}: is there already; give another name or remove it")
     manifest = read_manifest(folder)
     documents = rows = 0
@@ -101,6 +102,12 @@ def _write_block(writer: MegatronWriter, block: Block) -> int:
         writer.add_documents(ids[start : start + step][real], lengths[lengths > 0])
         documents += int(np.count_nonzero(lengths))
     return documents
+
+
+def _new_prefix(out: Path) -> Path:
+    if (out.exists() and not out.is_file()) or out.name in ("", ".bin", ".idx"):
+        raise ConfigError(f"{out}: is no name for a pair of files; give one such as corpus")
+    return _prefix(out)
 
 
 def _prefix(name: str | Path) -> Path:

@@ -17,30 +17,22 @@ from mindspeed_ms.data.tokenizer import DataTokenizer
 from mindspeed_ms.data.types import RawChunk, TokenChunk
 from mindspeed_ms.data.words import WordEncoder, can_cut
 from mindspeed_ms.errors import ConfigError, DataError, RequestError
-from mindspeed_ms.text.chat import ChatTemplate, answer_mask
+from mindspeed_ms.text.chat import Answers, ChatTemplate, Stopped
 from mindspeed_ms.text.tokenizer import Tokenizer
 
 
-class BatchTokenizer(Tokenizer):
-    """A tokenizer for many documents at once; `parse`: the special tokens in a text count as such."""
-
-    def __init__(self, tokenizer: DataTokenizer, parse: bool = False) -> None:
-        super().__init__(tokenizer)
-        data = json.loads(tokenizer.json)
-        if parse:
-            self._inner = tokenizers.Tokenizer.from_buffer(tokenizer.json)
-        else:  # their secret names stand in no text
-            data["added_tokens"] = [t for t in data.get("added_tokens", []) if t["content"] not in self._secret]
-        self._words = WordEncoder(self._inner, can_cut(data))
-
-    def encode_batch(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """int32 [tokens] of all texts end to end and int64 [texts], how many of each; without BOS and EOS."""
-        return self._words.encode(texts)
-
-    def encode_offsets(self, texts: list[str]) -> list[tokenizers.Encoding]:
-        """The tokens of each text with the characters that each stands for; slower."""
-        found: list[tokenizers.Encoding] = self._inner.encode_batch(texts, add_special_tokens=False)
-        return found
+def word_encoder(tokenizer: DataTokenizer, parse: bool) -> WordEncoder:
+    """Tokenizes many documents at once; `parse`: the special tokens in a text count as such."""
+    data, named = json.loads(tokenizer.json), Tokenizer(tokenizer)
+    if parse:
+        library = tokenizers.Tokenizer.from_buffer(tokenizer.json)
+        return WordEncoder(
+            lambda texts: (found.ids for found in library.encode_batch_fast(texts, add_special_tokens=False)),
+            can_cut(data),
+        )
+    special = set(named.special.values())  # their secret names stand in no text
+    data["added_tokens"] = [token for token in data.get("added_tokens", []) if token["content"] not in special]
+    return WordEncoder(named.encode_batch, can_cut(data))
 
 
 @dataclass(slots=True)
@@ -94,7 +86,7 @@ class Encoder:
     def __init__(self, tokenizer: DataTokenizer, config: PrepareConfig, source_names: list[str]) -> None:
         self._tokenizer, self._config, self._names = tokenizer, config, source_names
         self._parser = Parser(config, source_names)
-        self._batch = BatchTokenizer(tokenizer, parse=config.tokenize.special_tokens == "parse")
+        self._words = word_encoder(tokenizer, parse=config.tokenize.special_tokens == "parse")
         bos = tokenizer.add_bos if config.tokenize.bos is None else config.tokenize.bos
         if bos and tokenizer.bos_id is None:
             raise ConfigError("tokenize.bos is true, but the tokenizer has no BOS token; leave the option out")
@@ -106,9 +98,8 @@ class Encoder:
                 raise ConfigError(
                     "read.messages_key is set, but the tokenizer has no chat template; give the folder of a chat model"
                 )
-            # Control tokens come from the template alone, whatever special_tokens says of plain text.
-            self._batch = BatchTokenizer(tokenizer)
-            self._chat = ChatTemplate(tokenizer.chat_template, self._batch, tokenizer.bos_id, tokenizer.eos_id)
+            named = Tokenizer(tokenizer)
+            self._chat = ChatTemplate(tokenizer.chat_template, named, tokenizer.bos_id, tokenizer.eos_id)
         if config.clean.near_duplicates is not None:
             from mindspeed_ms.data.minhash import require
 
@@ -146,7 +137,7 @@ class Encoder:
         documents = _Documents()
         for number, text, data in self._parser.texts(chunk):
             documents.add(number, text, data, len(data))
-        documents.tokens, documents.lengths = self._batch.encode_batch(documents.texts)
+        documents.tokens, documents.lengths = self._words.encode(documents.texts)
         return documents
 
     def _ids(self, chunk: RawChunk) -> _Documents:
@@ -164,27 +155,36 @@ class Encoder:
 
     def _conversations(self, chunk: RawChunk, chat: ChatTemplate) -> _Documents:
         documents = _Documents()
-        file, counts = self._names[chunk.source], self._parser.cleaner.counts
-        rendered, spans = [], []
+        counts = self._parser.cleaner.counts
+        rendered = []
         for number, messages in self._parser.conversations(chunk):
-            try:
-                text, found = chat.answers(messages)
-            except RequestError as error:
-                raise DataError(f"{file}: record {number}: {error}; repair or remove it") from None
-            if not found:
+            found = self._render(chat, messages, f"{self._names[chunk.source]}: record {number}")
+            if found is None:
+                counts["refused_by_template"] += 1
+                continue
+            if not found[1]:
                 counts["no_answer"] += 1
                 continue
             contents = [message["content"] for message in messages]
             canonical = json.dumps(messages, sort_keys=True).encode()  # not the rendered text: its secret names vary
             documents.add(number, "\n".join(contents), canonical, sum(len(text.encode()) for text in contents))
-            rendered.append(text)
-            spans.append(found)
-        encodings = self._batch.encode_offsets(rendered)
-        documents.lengths = np.array([len(encoding) for encoding in encodings], np.int64)
-        documents.tokens = _joined([encoding.ids for encoding in encodings], np.int32)
-        masks = [answer_mask(e.offsets, found) for e, found in zip(encodings, spans, strict=True)]
-        documents.loss = _joined(masks, np.uint8)
+            rendered.append(found)
+        encoded = chat.encode_answers(rendered)
+        documents.lengths = np.array([len(ids) for ids, _ in encoded], np.int64)
+        documents.tokens = _joined([ids for ids, _ in encoded], np.int32)
+        documents.loss = _joined([mask for _, mask in encoded], np.uint8)
         return documents
+
+    def _render(self, chat: ChatTemplate, messages: list[dict[str, Any]], where: str) -> Answers | None:
+        """None: the template refuses the conversation, which is to be dropped then; else DataError."""
+        try:
+            return chat.answers(messages, date=self._config.tokenize.date)
+        except Stopped as error:  # dropped, it would make the set depend on how busy a machine was
+            raise DataError(f"{where}: {error}; repair or remove it") from None
+        except RequestError as error:
+            if self._config.read.bad_conversations == "drop":
+                return None
+            raise DataError(f"{where}: {error}; repair or remove it, or --bad-conversations drop") from None
 
     def _pack(self, chunk: RawChunk, documents: _Documents) -> TokenChunk:
         signatures = None

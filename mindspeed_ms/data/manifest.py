@@ -25,7 +25,7 @@ MAX_BYTES = 256 << 20
 _ZEROS = "0" * 64
 _CHECKSUM = re.compile(rb'\A\{\s*"checksum": "([0-9a-f]{64})"')
 
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
@@ -69,10 +69,11 @@ class TokenizerEntry(Config):
     """The tokenizer that made the ids."""
 
     file: FileEntry  # tokenizer.json, copied into the set
-    vocab_size: Annotated[int, Field(ge=1)]  # every id is below it
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 31)]  # every id is below it
     pad_id: Count
     bos_id: Count | None
     eos_id: Count | None
+    identity: Sha256  # of all that decides the ids: the file, these numbers, the chat template
 
 
 class Source(Config):
@@ -100,7 +101,7 @@ class Manifest(Config):
     version: int
     made_by: str
     config: PrepareConfig
-    corpus: Sha256  # of the names and sizes of the input files
+    corpus: Sha256  # of the names and contents of the input files
     columns: list[str]  # input_ids, document_ends and, for conversations, loss_mask
     tokenizer: TokenizerEntry
     documents: Count  # kept
@@ -181,8 +182,12 @@ def _check(manifest: Manifest, path: Path) -> None:
         where = f"{path}: bucket {bucket.length}"
         if bucket.rows != sum(shard.rows for shard in bucket.shards):
             raise DataError(f"{where}: {bucket.rows} rows, its shards have {sum(s.rows for s in bucket.shards)}")
-        if not bucket.rows <= bucket.tokens <= bucket.rows * bucket.length or bucket.ends > bucket.length:
-            raise DataError(f"{where}: {bucket.tokens} tokens and {bucket.ends} ends do not fit {bucket.rows} rows")
+        if not bucket.rows <= bucket.documents <= bucket.tokens <= bucket.rows * bucket.length:
+            raise DataError(
+                f"{where}: {bucket.documents} documents of {bucket.tokens} tokens do not fit {bucket.rows} rows"
+            )
+        if not bucket.documents <= bucket.rows * bucket.ends <= bucket.rows * bucket.length:
+            raise DataError(f"{where}: {bucket.ends} ends do not fit {bucket.documents} documents")
         width = bucket.length + bucket.ends + (bucket.length if "loss_mask" in manifest.columns else 0)
         for shard in bucket.shards:
             needed = 4 * shard.rows * width
@@ -192,6 +197,25 @@ def _check(manifest: Manifest, path: Path) -> None:
         found = sum(getattr(bucket, name) for bucket in manifest.buckets)
         if found != total:
             raise DataError(f"{path}: {name} is {total}, its buckets have {found}")
+    if not all(token is None or token < manifest.tokenizer.vocab_size for token in _special(manifest.tokenizer)):
+        raise DataError(f"{path}: a special token is outside the vocabulary of {manifest.tokenizer.vocab_size}")
+    if sum(bucket.documents for bucket in manifest.buckets) < manifest.documents:
+        raise DataError(f"{path}: {manifest.documents} documents, its buckets have fewer pieces than that")
+    sums = {
+        "tokens of sources": (sum(source.tokens for source in manifest.sources), manifest.tokens),
+        "documents of sources": (sum(source.documents for source in manifest.sources), manifest.documents),
+        "documents of lengths": (sum(part.documents for part in manifest.lengths), manifest.documents),
+    }
+    for name, (found, total) in sums.items():
+        if found != total:
+            raise DataError(f"{path}: {name} are {found} in all, expected {total}")
+    places = sum(bucket.rows * bucket.length for bucket in manifest.buckets)
+    if abs(manifest.padding_share - (1 - manifest.tokens / places if places else 0)) > 1e-9:
+        raise DataError(f"{path}: padding_share is {manifest.padding_share}, its buckets say otherwise")
     paths = [entry.path for entry in manifest.files()]
     if len(set(paths)) != len(paths):
         raise DataError(f"{path}: names a file twice")
+
+
+def _special(tokenizer: TokenizerEntry) -> list[int | None]:
+    return [tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id]

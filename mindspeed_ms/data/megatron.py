@@ -28,6 +28,7 @@ _TYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 _INT32, _UINT16 = 4, 8
 _BLOCK = 1 << 20  # entries of an index that are looked at together
 _SLICE = 4096  # documents
+_AHEAD = 2 * _SLICE  # entries of an index that are held
 
 
 def read_rows(prefix: Path, start: int, limit: int) -> Iterator[Rows]:
@@ -48,10 +49,11 @@ class MegatronReader:
 
     def __init__(self, prefix: str | Path) -> None:
         self._bin, self._idx = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
-        self._file = -1
+        self._file = self._index_file = -1
         self._ends = (0, 0)  # a sequence and the tokens before it, so that reading on need not count again
         try:
             self._file = os.open(self._bin, os.O_RDONLY)
+            self._index_file = os.open(self._idx, os.O_RDONLY)
             self._size = os.fstat(self._file).st_size
             self._open_index()
         except OSError as error:
@@ -62,9 +64,8 @@ class MegatronReader:
             raise
 
     def _open_index(self) -> None:
-        size = self._idx.stat().st_size
-        with open(self._idx, "rb") as file:
-            header = file.read(_HEADER.size)
+        size = os.fstat(self._index_file).st_size
+        header = os.pread(self._index_file, _HEADER.size, 0)
         if len(header) < _HEADER.size or not header.startswith(_MAGIC):
             raise self._damaged("does not begin as an index of Megatron does")
         _, version, code, sequences, entries = _HEADER.unpack(header)
@@ -74,9 +75,10 @@ class MegatronReader:
         needed = _HEADER.size + 12 * sequences + 8 * entries
         if entries < 1 or size not in (needed, needed + sequences):
             raise self._damaged(f"{size} bytes, its {sequences} sequences and {entries} indices need {needed}")
-        index = np.asarray(np.memmap(self._idx, mode="r"))
-        lengths, offsets, documents = np.split(index[_HEADER.size : needed], [4 * sequences, 12 * sequences])
-        self._lengths, self._offsets, self._documents = lengths.view("<i4"), offsets.view("<i8"), documents.view("<i8")
+        begin = _HEADER.size
+        self._lengths = _Column(self._idx, self._index_file, begin, sequences, "<i4")
+        self._offsets = _Column(self._idx, self._index_file, begin + 4 * sequences, sequences, "<i8")
+        self._documents = _Column(self._idx, self._index_file, begin + 12 * sequences, entries, "<i8")
         self._check()
 
     def _check(self) -> None:
@@ -96,7 +98,8 @@ class MegatronReader:
             part = self._documents[max(0, begin - 1) : begin + _BLOCK]
             if (np.diff(part) < 0).any():
                 raise self._damaged("its documents do not ascend")
-        if self._documents[0] != 0 or self._documents[-1] != len(self._lengths):
+        first, last = (self._documents[at : at + 1].item() for at in (0, len(self)))
+        if first != 0 or last != len(self._lengths):
             raise self._damaged(f"its documents do not cover its {len(self._lengths)} sequences")
 
     def _damaged(self, text: str) -> Damaged:
@@ -112,10 +115,10 @@ class MegatronReader:
         """Document `index`, int64 [tokens]."""
         if not 0 <= index < len(self):
             raise IndexError(index)
-        begin, end = int(self._documents[index]), int(self._documents[index + 1])
+        begin, end = self._documents[index : index + 2].tolist()
         parts: list[bytes] = []
         for offset, length in zip(self._offsets[begin:end].tolist(), self._lengths[begin:end].tolist(), strict=True):
-            parts.append(self._read(offset, length * self.dtype.itemsize))
+            parts.append(_read(self._bin, self._file, offset, length * self.dtype.itemsize))
         return np.frombuffer(b"".join(parts), self.dtype).astype(np.int64)
 
     def token_ends(self, begin: int, end: int) -> np.ndarray:
@@ -131,28 +134,50 @@ class MegatronReader:
         self._ends = (int(borders[-1]), int(ends[-1]))
         return ends
 
-    def _read(self, offset: int, size: int) -> bytes:
-        try:
-            data = os.pread(self._file, size, offset)
-            while 0 < len(data) < size and (more := os.pread(self._file, size - len(data), offset + len(data))):
-                data += more
-        except OSError as error:
-            raise Damaged(f"{self._bin}: cannot be read at byte {offset} ({error.strerror})") from None
-        if len(data) < size:
-            raise Damaged(f"{self._bin}: ends before byte {offset + size}; it was cut while being read")
-        return data
-
     def close(self) -> None:
         """Give the files back."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        for handle in (self._file, self._index_file):
+            if handle >= 0:
+                os.close(handle)
+        self._file = self._index_file = -1
 
     def __enter__(self) -> MegatronReader:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _Column:
+    """Integers in a file, to be sliced, read some ahead; a map would end the process if the file is cut meanwhile."""
+
+    def __init__(self, path: Path, file: int, offset: int, count: int, kind: str) -> None:
+        self._path, self._file, self._offset, self._count = path, file, offset, count
+        self._begin, self._held = 0, np.empty(0, kind)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        begin, end, _ = part.indices(self._count)
+        if begin < self._begin or end > self._begin + len(self._held):
+            count = max(end, min(begin + _AHEAD, self._count)) - begin
+            size = self._held.itemsize
+            data = _read(self._path, self._file, self._offset + begin * size, max(0, count) * size)
+            self._begin, self._held = begin, np.frombuffer(data, self._held.dtype)
+        return self._held[begin - self._begin : max(begin, end) - self._begin]
+
+
+def _read(path: Path, file: int, offset: int, size: int) -> bytes:
+    try:
+        data = os.pread(file, size, offset)
+        while 0 < len(data) < size and (more := os.pread(file, size - len(data), offset + len(data))):
+            data += more
+    except OSError as error:
+        raise Damaged(f"{path}: cannot be read at byte {offset} ({error.strerror})") from None
+    if len(data) < size:
+        raise Damaged(f"{path}: ends before byte {offset + size}; it was cut while being read")
+    return data
 
 
 class MegatronWriter:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import numpy as np
 
 
@@ -37,7 +39,7 @@ class _OpenRows:
 
     def __init__(self, largest: int) -> None:
         self.total = 0
-        self._by_room: list[list[np.ndarray]] = [[] for _ in range(largest + 1)]
+        self._by_room: defaultdict[int, list[np.ndarray]] = defaultdict(list)
         self._any = np.zeros(largest + 1, dtype=bool)
         self._left = np.empty(0, dtype=np.int64)  # documents that each row may still take
 
@@ -59,8 +61,7 @@ class _OpenRows:
         for room in (np.flatnonzero(self._any[length:]) + length).tolist():
             if placed == len(documents):
                 break
-            rows = np.concatenate(self._by_room[room])
-            self._by_room[room] = []
+            rows = np.concatenate(self._by_room.pop(room))
             self._any[room] = False
             takes = np.minimum(room // length, self._left[rows])
             sums = np.cumsum(takes)

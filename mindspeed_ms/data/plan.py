@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections import Counter
@@ -10,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+import xxhash
 
 from mindspeed_ms.config.data import ArrangeConfig, PrepareConfig
 from mindspeed_ms.data.arrange import Layout, Pieces, concatenated, cut, layouts
@@ -32,6 +34,7 @@ class Totals:
     rows: int = 0
     documents: int = 0
     tokens: int = 0
+    most_rows: int = 0  # in one segment
 
 
 @dataclass
@@ -43,6 +46,7 @@ class Plan:
     cleaning: dict[str, int]
     sources: list[dict[str, int]]  # documents, tokens and bytes of each
     lengths: list[dict[str, int]]  # upto, documents, tokens
+    layouts: list[str]  # xxh3-64 of the file of each segment
 
     @property
     def rows(self) -> int:
@@ -55,8 +59,11 @@ def load_plan(folder: Path) -> Plan | None:
     path = folder / "plan.json"
     if not path.exists():
         return None
-    values = json.loads(path.read_text())
-    return Plan(**{**values, "buckets": [Totals(**bucket) for bucket in values["buckets"]]})
+    try:
+        values = json.loads(path.read_bytes())
+        return Plan(**{**values, "buckets": [Totals(**bucket) for bucket in values["buckets"]]})
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise DataError(f"{path}: damaged since it was written ({error}); begin anew with --restart") from None
 
 
 def make_plan(
@@ -77,6 +84,7 @@ def make_plan(
             lengths[int(length)] += int(count)
     cleaning.update(documents.cleaning)
     buckets = [Totals(boundary) for boundary in _boundaries(lengths, arrange, cleaning)]
+    digests = []
     # Cut again rather than kept: the pieces of all segments would not be bounded.
     for segment, gone in zip(segments, removed, strict=True):
         laid = _lay_out(_pieces(segment, gone, arrange), [bucket.length for bucket in buckets], arrange)
@@ -84,24 +92,33 @@ def make_plan(
             if len(layout.per_row):
                 bucket.ends = max(bucket.ends, int(layout.per_row.max()))
             bucket.rows += len(layout.per_row)
+            bucket.most_rows = max(bucket.most_rows, len(layout.per_row))
             bucket.documents += len(layout.pieces.lengths)
             bucket.tokens += int(layout.pieces.lengths.sum())
-        _save(folder / f"{segment.number:05d}.npz", laid)
+        digests.append(_save(folder / f"{segment.number:05d}.npz", laid))
         done(segment.number + 1, len(segments))
-    plan = Plan(buckets, documents.count, dict(cleaning), documents.sources(), documents.histogram())
+    plan = Plan(buckets, documents.count, dict(cleaning), documents.sources(), documents.histogram(), digests)
     write_atomic(folder / "plan.json", json.dumps(asdict(plan)).encode())
     return plan
 
 
-def load_layouts(folder: Path, segment: Segment) -> list[Layout]:
-    """A segment's rows, a layout a bucket."""
-    with np.load(folder / f"{segment.number:05d}.npz", allow_pickle=False) as file:
+def load_layouts(folder: Path, segment: Segment, digest: str) -> list[Layout]:
+    """A segment's rows, a layout a bucket; digest: what the plan has of the file. Raises DataError."""
+    path = folder / f"{segment.number:05d}.npz"
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); begin anew with --restart") from None
+    if xxhash.xxh3_64_hexdigest(data) != digest:
+        raise DataError(f"{path}: damaged since it was written; begin anew with --restart")
+    with np.load(io.BytesIO(data), allow_pickle=False) as file:
         return [
             Layout(Pieces(file[f"starts{i}"], file[f"lengths{i}"]), file[f"per_row{i}"]) for i in range(len(file) // 3)
         ]
 
 
-def _save(path: Path, laid: list[Layout]) -> None:
+def _save(path: Path, laid: list[Layout]) -> str:
+    """Write the layouts of a segment; returns the xxh3-64 of the file."""
     arrays: dict[str, np.ndarray] = {}
     for i, layout in enumerate(laid):
         arrays |= {
@@ -109,13 +126,10 @@ def _save(path: Path, laid: list[Layout]) -> None:
             f"lengths{i}": layout.pieces.lengths,
             f"per_row{i}": layout.per_row,
         }
-    temporary = path.with_suffix(".partial")
-    with disk_errors(path):
-        with open(temporary, "wb") as file:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    write_atomic(path, content.getvalue())
+    return xxhash.xxh3_64_hexdigest(content.getvalue())
 
 
 def _copies(folder: Path, segments: Sequence[Segment], config: PrepareConfig) -> tuple[list[np.ndarray], Counter[str]]:
@@ -124,6 +138,7 @@ def _copies(folder: Path, segments: Sequence[Segment], config: PrepareConfig) ->
     counts = Counter(damaged_files=0, exact_duplicates=0, near_duplicates=0)
     for segment in segments:
         counts.update(segment.counts)
+    counts["damaged_files"] = len({file for segment in segments for file in segment.damaged})
     if config.clean.dedup:
         exact_duplicates(segments, removed)
         counts["exact_duplicates"] = sum(int(mask.sum()) for mask in removed)
@@ -138,7 +153,11 @@ def _copies(folder: Path, segments: Sequence[Segment], config: PrepareConfig) ->
 def _mask(path: Path, count: int) -> np.ndarray:
     """bool [count], False, in a file: a byte a document of a large corpus is too much memory."""
     with disk_errors(path):
-        return np.memmap(path, dtype=bool, mode="w+", shape=count) if count else np.zeros(0, dtype=bool)
+        if not count:
+            return np.zeros(0, dtype=bool)
+        with open(path, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, count)  # a full disk is an error here, and would end the process later
+        return np.memmap(path, dtype=bool, mode="r+", shape=count)
 
 
 def _boundaries(lengths: Counter[int], arrange: ArrangeConfig, cleaning: Counter[str]) -> list[int]:

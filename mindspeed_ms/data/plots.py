@@ -1,4 +1,4 @@
-"""A set's lengths, padding and sources as a picture, and its lengths as lines of text."""
+"""A set's lengths, padding, sources and cleaning as a picture, and its lengths as lines of text."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from mindspeed_ms.paths import partial_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _REAL, _PADDING, _INK, _MARK = "#2f6db3", "#d9dee5", "#333333", "#c2410c"
 _MOST_SOURCES = 12
@@ -61,7 +62,7 @@ def text_histogram(found: Inspection, columns: int = 40, mark: str = "█") -> l
 
 
 def plot_set(found: Inspection, path: str | Path) -> None:
-    """Draw lengths with the buckets' boundaries, padding by bucket, and tokens by source, as PNG or SVG.
+    """Draw lengths with the buckets' boundaries, padding by bucket, tokens by source and what cleaning did: PNG or SVG.
 
     Raises ConfigError when matplotlib is not there or the file's name ends otherwise, DataError when it cannot be
     written.
@@ -76,13 +77,23 @@ def plot_set(found: Inspection, path: str | Path) -> None:
     except ImportError:
         raise ConfigError("matplotlib is not installed; run pip install 'mindspeed-ms[data]'") from None
     with matplotlib.rc_context(_style(set(font_manager.get_font_names()))):
-        figure = Figure(figsize=(11, 8), layout="constrained")
+        figure = Figure(figsize=(13, 8), layout="constrained")
         figure.suptitle(_title(found), fontsize=11.5, x=0.01, ha="left")
-        grid = figure.add_gridspec(2, 2, height_ratios=[1.15, 1])
+        grid = figure.add_gridspec(2, 3, height_ratios=[1.15, 1], width_ratios=[1.2, 1, 1])
         _draw_lengths(figure.add_subplot(grid[0, :]), found)
         _draw_padding(figure.add_subplot(grid[1, 0]), found)
         _draw_sources(figure.add_subplot(grid[1, 1]), found)
+        _draw_cleaning(figure.add_subplot(grid[1, 2]), found)
         _save(figure, path)
+
+
+def _settle(figure: Figure) -> None:
+    """Lay the picture out and keep it so: the last digits of a layout are not the same every time it is solved."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        left, bottom, width, height = (round(edge, 6) for edge in axes.get_position().bounds)
+        axes.set_position((left, bottom, width, height))
 
 
 def _style(installed: set[str]) -> Any:
@@ -159,7 +170,7 @@ def _draw_padding(axes: Axes, found: Inspection) -> None:
         share = f"{bucket.padding_share:.1%}"
         axes.annotate(share, top, xytext=(0, 2), textcoords="offset points", ha="center", fontsize=8.5)
     axes.set_xlim(-0.6, max(len(names), 4) - 0.4)  # one bar alone would be as wide as the picture
-    axes.set_title("Tokens and padding by length of row; above: share of padding", loc="left", fontsize=10.5)
+    axes.set_title("Tokens and padding by row; above: its share", loc="left", fontsize=10.5)
     axes.set_xlabel("tokens of a row")
     axes.yaxis.set_major_formatter(lambda value, _: _short(value))
     axes.margins(y=0.15)
@@ -175,27 +186,44 @@ def _draw_sources(axes: Axes, found: Inspection) -> None:
     if rest:
         name = f"{len(rest)} more"
         bars.append((name, sum(source.tokens for source in rest), sum(source.tokens_share for source in rest)))
-    places = range(len(bars))
-    axes.barh(places, [tokens for _, tokens, _ in bars], color=_REAL, height=0.7)
-    axes.set_yticks(places, [_shorten(name) for name, _, _ in bars])
-    axes.set_ylim(max(len(bars), 4) - 0.4, -0.6)
-    for at, (_, tokens, share) in enumerate(bars):
-        axes.annotate(
-            f"{share:.1%}", (tokens, at), xytext=(3, 0), textcoords="offset points", va="center", fontsize=8.5
-        )
+    _draw_bars(axes, [(_shorten(name), tokens, f"{share:.1%}") for name, tokens, share in bars])
     axes.set_title("Tokens by source", loc="left", fontsize=10.5)
     axes.set_xlabel("tokens")
+
+
+def _draw_cleaning(axes: Axes, found: Inspection) -> None:
+    """What was kept, the copies, even if there were none, and what else the rules found."""
+    counts = dict(found.cleaning)
+    counts.pop("documents_read", None)
+    copies = {rule: counts.pop(rule, 0) for rule in ("exact_duplicates", "near_duplicates")}
+    others = sorted(((rule, count) for rule, count in counts.items() if count), key=lambda rule: rule[1], reverse=True)
+    bars = [("kept", found.documents), *copies.items(), *others]
+    _draw_bars(axes, [(name.replace("_", " "), count, f"{count:,}") for name, count in bars], [_REAL, _MARK])
+    axes.set_title("What cleaning found", loc="left", fontsize=10.5)
+    axes.set_xlabel("documents")
+
+
+def _draw_bars(axes: Axes, bars: list[tuple[str, int, str]], colours: Sequence[str] = (_REAL,)) -> None:
+    """Bars across, each with its name and a note at its end; the last colour is that of all further ones."""
+    places = range(len(bars))
+    shown = [colours[min(at, len(colours) - 1)] for at in places]
+    axes.barh(places, [value for _, value, _ in bars], color=shown, height=0.7)
+    axes.set_yticks(places, [name for name, _, _ in bars])
+    axes.set_ylim(max(len(bars), 4) - 0.4, -0.6)
+    for at, (_, value, note) in enumerate(bars):
+        axes.annotate(note, (value, at), xytext=(3, 0), textcoords="offset points", va="center", fontsize=8.5)
     axes.xaxis.set_major_formatter(lambda value, _: _short(value))
-    axes.margins(x=0.15)
+    axes.margins(x=0.2)
 
 
-def _save(figure: Any, path: Path) -> None:
+def _save(figure: Figure, path: Path) -> None:
     partial = partial_path(path)
     kind = path.suffix.lower().removeprefix(".")
     try:
         with warnings.catch_warnings():
             # A PNG has a box for a character that no font here has; an SVG leaves it to the fonts of its reader.
             warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+            _settle(figure)
             figure.savefig(partial, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
         os.replace(partial, path)
     except OSError as error:

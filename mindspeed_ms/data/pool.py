@@ -27,7 +27,17 @@ from mindspeed_ms.log import get_logger
 _LOG = get_logger(__name__)
 AHEAD = 2  # items that wait for a worker beside the ones that are worked on
 _PR_SET_PDEATHSIG = 1
-_START = "import sys; sys.path[:] = [p for p in sys.path if p]; from mindspeed_ms.data.pool import serve; serve(%d, %d)"
+# Python has a stderr of its own: to the usual one a Rust panic prints its trace, and as an error it is told anyway.
+_START = """
+import os, sys
+sys.stderr = open(os.dup(2), "w", buffering=1, errors="backslashreplace")
+muted = os.open(os.devnull, os.O_WRONLY)
+os.dup2(muted, 2)
+os.close(muted)
+sys.path[:] = [p for p in sys.path if p]
+from mindspeed_ms.data.pool import serve
+serve(%d, %d)
+"""
 
 Work = Callable[[Any], Any]
 
@@ -105,7 +115,7 @@ class Result:
         raise (kind if isinstance(kind, type) and issubclass(kind, MindSpeedError) else DataError)(message)
 
     @classmethod
-    def of(cls, error: Exception) -> Result:
+    def of(cls, error: BaseException) -> Result:
         """An error by the name of its nearest class that `mindspeed_ms.errors` knows, and its one line."""
         if isinstance(error, MindSpeedError):
             known = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
@@ -228,14 +238,14 @@ def serve(items_fd: int, results_fd: int) -> None:
     threading.Thread(target=_read, args=(source, items), daemon=True).start()
     try:
         work = pickle.loads(start)()
-    except Exception as error:  # noqa: BLE001 - told to the parent as one line
+    except BaseException as error:  # noqa: BLE001 - told to the parent as one line; a Rust panic is no Exception
         results.send_bytes(pickle.dumps((-1, Result.of(error)), protocol=5))
         return
     while True:
         number, item = pickle.loads(items.get())
         try:
             answer = Result(work(item))
-        except Exception as error:  # noqa: BLE001 - told to the parent as one line
+        except BaseException as error:  # noqa: BLE001 - as above
             answer = Result.of(error)
         del item
         results.send_bytes(pickle.dumps((number, answer), protocol=5))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import socket
 import sys
@@ -13,27 +12,32 @@ from typing import Any
 from mindspeed_ms.data.pool import AHEAD, Result, Work, ordered
 from mindspeed_ms.errors import ConfigError, DataError
 
+_START_SECONDS = 60
+
 
 class RayPool:
     """`with RayPool(factory, workers, address) as pool: for result in pool.map(items)`.
 
     factory: picklable; called once in each actor, returns the function that is mapped. workers: number of actors, each
-    of which takes a processor. address: of a running cluster ("auto", "ray://host:10001"); None starts one on this
-    machine, which ends with the pool. Every machine of a cluster needs this package. Results are those of Pool, in
-    the same order. Raises ConfigError when Ray is not installed, DataError when the cluster cannot be reached.
+    of which takes a CPU; None: one for each CPU of the cluster. address: of a running cluster ("auto",
+    "ray://host:10001"); None starts one on this machine, which ends with the pool. Every machine of a cluster needs
+    this package. Results are those of Pool, in the same order. Raises ConfigError when Ray is not installed, DataError
+    when the cluster cannot be reached, or has not started all of the actors within a minute.
     """
 
-    def __init__(self, factory: Callable[[], Work], workers: int, address: str | None = None) -> None:
+    def __init__(self, factory: Callable[[], Work], workers: int | None, address: str | None = None) -> None:
         self._ray = _import_ray()
         self._connected = False
-        self._limit = workers + AHEAD
         self._sequence = 0
         self._on_their_way: dict[Any, tuple[int, int]] = {}  # reference: number of the item, index of the actor
         self._actors: list[Any] = []
         self._connect(workers, address)
         actor = self._ray.remote(num_cpus=1, max_restarts=0)(_Actor)
         try:
-            self._actors += [actor.remote(factory) for _ in range(workers)]
+            count = workers or max(1, int(self._ray.cluster_resources().get("CPU", 0)))
+            self._limit = count + AHEAD
+            self._actors += [actor.remote(factory) for _ in range(count)]
+            self._await_start()
         except BaseException:
             self.close()
             raise
@@ -63,7 +67,18 @@ class RayPool:
         """
         return ordered(items, self._limit, self._send, self._receive)
 
-    def _connect(self, workers: int, address: str | None) -> None:
+    def _await_start(self) -> None:
+        """An actor that no machine has a CPU for waits without a word, and so would whoever asks it."""
+        started = [actor.started.remote() for actor in self._actors]
+        ready, waiting = self._ray.wait(started, num_returns=len(started), timeout=_START_SECONDS)
+        if waiting:
+            there = self._ray.cluster_resources().get("CPU", 0)
+            raise DataError(
+                f"ray: {len(ready)} of {len(started)} workers began within {_START_SECONDS} s; each takes a CPU, "
+                f"and the cluster has {there:g}; give fewer workers, or wait until other jobs leave it"
+            )
+
+    def _connect(self, workers: int | None, address: str | None) -> None:
         if self._ray.is_initialized():
             return  # by the program that called us: its cluster is used, and stays
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -71,7 +86,7 @@ class RayPool:
         if address is None:
             # The package may be on this program's path only.
             env["PYTHONPATH"] = os.pathsep.join(part for part in sys.path if part)
-            options |= {"num_cpus": workers, "include_dashboard": False}
+            options |= {"num_cpus": workers, "include_dashboard": False}  # None: as many as this machine has
         else:
             _reach(address)
             options["address"] = address
@@ -127,20 +142,19 @@ class _Actor:
     """One worker; the error of the factory is the answer to every item."""
 
     def __init__(self, factory: Callable[[], Work]) -> None:
-        try:
-            self._work: Work = factory()
-        except Exception as error:  # noqa: BLE001 - told to the caller as one line
-            self._work = functools.partial(_again, error)
+        self._factory = factory
+        self._work: Work | None = None
+
+    def started(self) -> None:
+        """Answers as soon as the actor has its CPU, however long the factory may take."""
 
     def work(self, item: Any) -> Result:
         try:
+            if self._work is None:
+                self._work = self._factory()
             return Result(self._work(item))
         except Exception as error:  # noqa: BLE001 - told to the caller as one line
             return Result.of(error)
-
-
-def _again(error: Exception, item: Any) -> Any:
-    raise error
 
 
 def _import_ray() -> Any:

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from mindspeed_ms.config.data import ReadConfig
-from mindspeed_ms.data.sources import Damaged, SourceFile
+from mindspeed_ms.data.sources import Damaged, SourceFile, check_unchanged
 from mindspeed_ms.data.streams import Stream
 from mindspeed_ms.data.types import Position, RawChunk
 
@@ -43,8 +43,21 @@ def read_chunks(
     """The chunks of a file from `start` on, which is the beginning or a chunk's `after`.
 
     `index` becomes the chunks' `source`; records of more than `clean_max_bytes` bytes are only counted. Raises Damaged,
-    DataError when a table lacks its column, ConfigError when a library is absent or the encoding unknown.
+    DataError when a table lacks its column or the file is not what it was when it was found, ConfigError when a library
+    is absent or the encoding unknown.
     """
+    check_unchanged(source)
+    try:
+        yield from _chunks(source, index, read, clean_max_bytes, start)
+    except Damaged:
+        check_unchanged(source)  # then this is why
+        raise
+    check_unchanged(source)
+
+
+def _chunks(
+    source: SourceFile, index: int, read: ReadConfig, clean_max_bytes: int, start: Position
+) -> Iterator[RawChunk]:
     if source.kind in ("txt", "jsonl", "json"):
         yield from _text_chunks(source, index, read, clean_max_bytes, start)
         return

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mindspeed_ms.data.files import disk_errors, sync_folder, write_atomic
-from mindspeed_ms.data.sources import is_hidden, kind_of
+from mindspeed_ms.data.sources import is_hidden, kind_of, printable
 from mindspeed_ms.errors import ConfigError, DataError
 from mindspeed_ms.log import get_logger
 from mindspeed_ms.paths import cache_dir, partial_path, remove_abandoned
@@ -42,11 +42,14 @@ def fetch(url: str, cache: Path | None = None) -> tuple[Path, list[str]]:
     complete or not there. Raises DataError, ConfigError when fsspec or the library of a scheme is absent.
     """
     system, root = _connect(url)
-    folder = (cache or cache_dir() / "sources") / hashlib.sha256(url.encode()).hexdigest()[:20]
+    folder = (cache or cache_dir() / "sources") / hashlib.sha256(url.encode("utf-8", "surrogateescape")).hexdigest()[
+        :20
+    ]
     name = PurePosixPath(shown(url)).name or "files"
     try:
         if system.isdir(root):
-            return _copy_folder(system, root, sorted(system.find(root)), folder / name, url)
+            found = system.find(root, detail=True)
+            return _copy_folder(system, root, sorted(p for p in found if not _endless(found[p])), folder / name, url)
         pair = name.endswith((".bin", ".idx"))
         if not pair and not system.exists(root) and system.exists(root + ".idx"):
             pair, root, name = True, root + ".bin", name + ".bin"
@@ -67,7 +70,7 @@ def _copy_folder(system: Any, root: str, paths: list[str], folder: Path, url: st
         if any(map(is_hidden, parts)):
             continue
         if kind_of(relative) is None and not relative.endswith((".bin", ".idx")):
-            unusable.append(f"{shown(url).rstrip('/')}/{relative}")
+            unusable.append(printable(f"{shown(url).rstrip('/')}/{relative}"))
         else:
             copied.add(_copy(system, path, folder.joinpath(*parts), url))
     if not copied:
@@ -100,6 +103,8 @@ def _copy(system: Any, path: str, local: Path, url: str) -> Path:
     except _errors() as error:
         raise _unreadable(url, error) from None
     note = local.with_name(f".{local.name}.json")
+    if _endless(info):
+        raise DataError(f"{shown(url)}: neither a file nor a folder; give the URL of documents")
     state = {"size": info.get("size"), "tag": _tag(info)}
     if state["tag"] and _noted(note) == state and local.is_file() and local.stat().st_size == state["size"]:
         return local
@@ -149,6 +154,11 @@ def _noted(note: Path) -> Any:
         return json.loads(note.read_bytes())
     except (OSError, ValueError):
         return None
+
+
+def _endless(info: dict[str, Any]) -> bool:
+    """Whether it is a pipe or a device, as `file://` may find."""
+    return info.get("type") == "other"
 
 
 def _tag(info: dict[str, Any]) -> str | None:

@@ -1,7 +1,7 @@
 """The tokenized corpus on disk, in segments that are complete or not there: what a killed preparation goes on from.
 
-A segment is a folder with one raw little-endian array a file and `segment.json`; it is written under another name and
-renamed when all of it is on the disk. Documents are in the order of the corpus.
+A segment is a folder with one raw little-endian array a file and `segment.json`, which has the xxh3-64 of each; it is
+written under another name and renamed when all of it is on the disk. Documents are in the order of the corpus.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+import xxhash
 
 from mindspeed_ms.data.files import disk_errors, sync_file, sync_folder
 from mindspeed_ms.data.types import Position, TokenChunk
+from mindspeed_ms.errors import DataError
 
+_PIECE = 4 << 20
 _MOST_DOCUMENTS = 1 << 21  # in a segment, all of whose documents are laid out in memory at once
 _ARRAYS = {
     "tokens": np.int32,
@@ -42,6 +45,7 @@ class Segment:
     after: Position
     bytes: int  # read of files for it
     counts: dict[str, int]
+    damaged: list[int]  # files that ended early, by index; a file may be met again after a kill
 
     def array(self, name: str) -> np.ndarray:
         """tokens int32 [T], lengths int32 [n], sizes int64 [n], hashes uint64 [n, 2], sources int32 [n],
@@ -77,11 +81,11 @@ class SegmentStore:
             if self._writer().tokens >= self._segment_tokens or self._writer().documents >= _MOST_DOCUMENTS:
                 self.finish()
 
-    def count(self, name: str, number: int) -> None:
-        """Count something that is not of a chunk."""
-        if number:
+    def damaged(self, files: list[int]) -> None:
+        """Note files that ended early: all that was read of them has been appended."""
+        if files:
             with disk_errors(self._folder):
-                self._writer().counts[name] += number
+                self._writer().damaged += files
 
     def _writer(self) -> _Writer:
         if self._open is None:
@@ -111,7 +115,9 @@ class _Writer:
         self.folder = folder
         self.tokens = self.documents = 0
         self.counts: Counter[str] = Counter()
+        self.damaged: list[int] = []
         self._files: dict[str, BinaryIO] = {}
+        self._digests = {name: xxhash.xxh3_64() for name in _ARRAYS}
         self._bytes = 0
         self._end = end
         folder.mkdir()
@@ -130,7 +136,9 @@ class _Writer:
             if array is not None:
                 if name not in self._files:
                     self._files[name] = open(self.folder / f"{name}.bin", "wb")
-                self._files[name].write(np.ascontiguousarray(array, dtype=_ARRAYS[name]).data)
+                data = np.ascontiguousarray(array, dtype=_ARRAYS[name]).data
+                self._files[name].write(data)
+                self._digests[name].update(data)
         self.tokens += len(chunk.tokens)
         self.documents += len(chunk.lengths)
         self._bytes += chunk.bytes
@@ -143,7 +151,14 @@ class _Writer:
             os.fsync(file.fileno())
             file.close()
         source, after = self._end
-        facts = {"source": source, "after": list(after), "bytes": self._bytes, "counts": dict(self.counts)}
+        facts = {
+            "source": source,
+            "after": list(after),
+            "bytes": self._bytes,
+            "counts": dict(self.counts),
+            "damaged": self.damaged,
+            "arrays": {name: self._digests[name].hexdigest() for name in self._files},
+        }
         path = self.folder / "segment.json"
         path.write_text(json.dumps(facts))
         sync_file(path)
@@ -151,5 +166,21 @@ class _Writer:
 
 
 def _read(folder: Path, number: int) -> Segment:
-    facts = json.loads((folder / "segment.json").read_text())
-    return Segment(folder, number, facts["source"], Position(*facts["after"]), facts["bytes"], facts["counts"])
+    """A complete segment; its arrays are compared with their digests. Raises DataError."""
+    try:
+        facts = json.loads((folder / "segment.json").read_bytes())
+        for name, digest in facts["arrays"].items():
+            if _digest(folder / f"{name}.bin") != digest:
+                raise DataError(f"{folder / name}.bin: damaged since it was written; begin anew with --restart")
+        after = Position(*facts["after"])
+        return Segment(folder, number, facts["source"], after, facts["bytes"], facts["counts"], facts["damaged"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DataError(f"{folder}: damaged since it was written ({error}); begin anew with --restart") from None
+
+
+def _digest(path: Path) -> str:
+    digest = xxhash.xxh3_64()
+    with open(path, "rb", buffering=0) as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+    return digest.hexdigest()

@@ -12,9 +12,11 @@ from typing import Any, Literal
 
 from mindspeed_ms.config.data import ReadConfig
 from mindspeed_ms.errors import ConfigError, DataError
+from mindspeed_ms.paths import read_regular
 
 Kind = Literal["txt", "jsonl", "json", "parquet", "arrow", "megatron"]
 
+_MAX_STATE = 64 << 20  # bytes of what a saved dataset says of itself
 MAX_NAMES = 256  # of sources in a manifest
 _KINDS: dict[str, Kind] = {
     ".txt": "txt",
@@ -72,6 +74,7 @@ def find_sources(inputs: Sequence[str], read: ReadConfig, cache: Path | None = N
 
     if not inputs:
         raise ConfigError("no input; give files, folders or URLs of documents")
+    texts = [printable(shown(text) if is_url(text) else text) for text in inputs]
     found: list[_Found] = []
     ignored: list[str] = []
     for index, text in enumerate(inputs):
@@ -80,14 +83,14 @@ def find_sources(inputs: Sequence[str], read: ReadConfig, cache: Path | None = N
             ignored += unusable
         else:
             path = Path(text)
-        name = shown(text) if is_url(text) else text
+        name = texts[index]
         before = len(ignored)
         files = list(_find(path, name, index, read, ignored))
         if not files:
             hint = f" ({len(ignored) - before} ignored, such as {ignored[before]})" if ignored[before:] else ""
             raise DataError(f"{name}: no file to read in it{hint}; expected {_KNOWN}")
         found += files
-    names = _names(found, [shown(text) if is_url(text) else text for text in inputs])
+    names = _names(found, texts)
     return Sources([_source(item, name) for item, name in zip(found, names, strict=True)], ignored)
 
 
@@ -99,6 +102,21 @@ def kind_of(name: str) -> Kind | None:
     return None if packed and kind in ("parquet", "arrow") else kind
 
 
+def printable(name: str) -> str:
+    r"""A file's name as UTF-8 can hold it: of a name in other bytes, these become \xff."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def check_unchanged(source: SourceFile) -> None:
+    """Raises DataError when a file is no longer the one that was found."""
+    try:
+        found = _state(source.path, source.kind)
+    except OSError:
+        return  # who reads it says so
+    if found != (source.size, source.mtime_ns):
+        raise DataError(f"{source.original}: changed while it was read; run the same command again")
+
+
 def is_hidden(name: str) -> bool:
     """Whether a name in a folder is passed over."""
     return name.startswith((".", "_"))
@@ -107,7 +125,7 @@ def is_hidden(name: str) -> bool:
 def _find(path: Path, text: str, argument: int, read: ReadConfig, ignored: list[str]) -> Iterator[_Found]:
     if path.is_dir():
         for file in _walk(path):
-            relative = file.relative_to(path).as_posix()
+            relative = printable(file.relative_to(path).as_posix())
             kind = _kind(file)
             if kind is not None and not _misfit(kind, read):
                 yield _Found(file, kind, argument, relative, f"{text.rstrip('/')}/{relative}")
@@ -181,7 +199,9 @@ def _children(folder: Path) -> list[Path]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_regular(path, _MAX_STATE))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON ({error}); save the dataset again") from None
     return content if isinstance(content, dict) else {}
@@ -225,8 +245,13 @@ def _numbered(names: list[str]) -> list[str]:
 
 
 def _source(item: _Found, name: str) -> SourceFile:
-    state = item.path.stat()
+    return SourceFile(item.path, name, item.kind, *_state(item.path, item.kind), item.original)
+
+
+def _state(path: Path, kind: Kind) -> tuple[int, int]:
+    """Size and time of the last change; of a Megatron pair the size of its ids, and the later time."""
+    state = path.stat()
     changed = state.st_mtime_ns
-    if item.kind == "megatron":
-        changed = max(changed, item.path.with_suffix(".idx").stat().st_mtime_ns)
-    return SourceFile(item.path, name, item.kind, state.st_size, changed, item.original)
+    if kind == "megatron":
+        changed = max(changed, path.with_suffix(".idx").stat().st_mtime_ns)
+    return state.st_size, changed

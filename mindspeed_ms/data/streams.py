@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mindspeed_ms.data.sources import Damaged
-from mindspeed_ms.errors import ConfigError
+from mindspeed_ms.errors import ConfigError, DataError
+from mindspeed_ms.paths import open_regular
 
 _BLOCK = 1 << 20
 # Of compressed data little is fed at a time: what it can swell to is held in memory, and lost where damage follows.
@@ -31,6 +32,9 @@ _FLAT = rb"\{[^\"{}\[\]]*(?:" + _STRING + rb"[^\"{}\[\]]*)*\}"
 _OUTSIDE = re.compile(_FLAT + b"|" + _STRING + rb'|["\[\]{},]')
 _DEEPER = re.compile(_FLAT + b"|" + _STRING + rb'|["\[\]{}]')
 _IN_STRING = re.compile(rb'["\\]')
+# The first line of a JSON object that goes on in the next.
+_OBJECT_OVER_LINES = re.compile(rb"\s*\{(?:[^\n]*[\[{,:])?[ \t\r]*\n")
+_NO_TEXT = ("idna", "punycode", "undefined")  # for the names of hosts
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 
 Pieces = Iterator[tuple[bytes, int]]  # content, never empty, and how many bytes of the file were read for all so far
@@ -98,7 +102,9 @@ def _open(path: Path, encoding: str, array: bool, offset: int) -> tuple[Pieces, 
         " ".encode(encoding)  # also refuses codecs that are no text encodings
         codecs.getincrementaldecoder(encoding)
         encoding = codecs.lookup(encoding).name
-    except (LookupError, UnicodeError):
+        if encoding in _NO_TEXT:
+            raise LookupError
+    except (LookupError, ValueError):
         raise ConfigError(f"encoding: {encoding!r} is not known; expected a name such as utf-8, gb18030") from None
     packed = path.suffix.lower() in (".gz", ".zst")
     head, pieces = _peek(_decompress(path) if packed else _blocks(path, 0))
@@ -110,8 +116,14 @@ def _open(path: Path, encoding: str, array: bool, offset: int) -> tuple[Pieces, 
     else:
         if head.startswith(codecs.BOM_UTF8):
             encoding, first = "utf-8", 3
+        elif encoding in ("utf-16", "utf-32") and head:
+            raise ConfigError(
+                f"{path}: has no byte order mark, which {encoding} needs; give the encoding {encoding}-le or -be"
+            )
     if encoding != "utf-8":
-        head, pieces = _peek(_decode(pieces, encoding))
+        head, pieces = _peek(_decode(pieces, encoding, path))
+    if array and _OBJECT_OVER_LINES.match(head, first):
+        raise DataError(f"{path}: one JSON object over several lines; expected an array or JSON lines")
     array = array and head[first:].lstrip().startswith(b"[")
     if packed or encoding != "utf-8" or array:
         pieces = _after(pieces, first)
@@ -121,7 +133,7 @@ def _open(path: Path, encoding: str, array: bool, offset: int) -> tuple[Pieces, 
 
 def _blocks(path: Path, offset: int) -> Pieces:
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_regular(path) as file:
             file.seek(offset)
             while block := file.read(_BLOCK):
                 offset += len(block)
@@ -160,7 +172,7 @@ def _decompress(path: Path) -> Pieces:
     Not every change breaks the code: what a checksum finds wrong at the end of a member has been passed on by then.
     """
     begin, errors = _gzip() if path.suffix.lower() == ".gz" else _zstd()
-    decoder, padding = None, b""
+    decoder, padding, end = None, b"", 0
     for block, after in _blocks(path, 0):
         for start in range(0, len(block), _FED):
             fed = block[start : start + _FED]
@@ -174,6 +186,8 @@ def _decompress(path: Path) -> Pieces:
                 if piece:
                     yield piece, end
                 fed, decoder = (decoder.unused_data, None) if decoder.eof else (b"", decoder)
+    if not end:
+        raise Damaged(f"{path}: is empty, which compressed data never is; copy it again")
     if decoder:
         raise Damaged(f"{path}: truncated, it ends in the middle of compressed data; copy it again")
 
@@ -190,14 +204,17 @@ def _zstd() -> tuple[Callable[[], Any], type[Exception]]:
     return zstandard.ZstdDecompressor().decompressobj, zstandard.ZstdError
 
 
-def _decode(pieces: Pieces, encoding: str) -> Pieces:
+def _decode(pieces: Pieces, encoding: str, path: Path) -> Pieces:
     decoder = codecs.getincrementaldecoder(encoding)("mindspeed_ms.invalid")
     after = 0
-    for piece, after in pieces:
-        if text := decoder.decode(piece):
+    for piece, at in itertools.chain(pieces, [(b"", 0)]):
+        after = at or after
+        try:
+            text = decoder.decode(piece, final=not piece)
+        except ValueError as error:  # some codecs ask no handler of errors
+            raise Damaged(f"{path}: cannot be decoded as {encoding} ({error}); give its encoding") from None
+        if text:
             yield text.encode("utf-8", "surrogatepass"), after
-    if text := decoder.decode(b"", final=True):
-        yield text.encode("utf-8", "surrogatepass"), after
 
 
 def _lines_of_array(pieces: Pieces, path: Path) -> Pieces:

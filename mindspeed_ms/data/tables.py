@@ -69,7 +69,7 @@ def _arrow(source: SourceFile, name: str, start: int) -> Iterator[tuple[int, Any
     """The same; the IPC stream format, which `datasets` writes, or the file format."""
     import pyarrow
 
-    with pyarrow.memory_map(str(source.path)) as data:
+    with pyarrow.OSFile(str(source.path)) as data:  # a map of it would end the process if the file is cut meanwhile
         if source.size >= 6 and data.read(6) == b"ARROW1":
             reader = pyarrow.ipc.open_file(data)
             batches = map(reader.get_batch, range(reader.num_record_batches))

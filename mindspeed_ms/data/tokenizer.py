@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindspeed_ms.errors import DataError, TokenizerError, WeightsError
+from mindspeed_ms.paths import open_regular
 
 if TYPE_CHECKING:
     from mindspeed_ms.weights.source import TokenizerFiles
@@ -27,7 +28,8 @@ _MAX_ID = (1 << 31) - 1
 class DataTokenizer:
     """A tokenizer as plain data.
 
-    json: tokenizer.json without truncation and padding, which are a caller's business; the copy that a set keeps.
+    json: the copy of tokenizer.json that a set keeps: without truncation and padding, which are a caller's business,
+    and without a BPE's dropout, by which the same text would have other ids every time.
     vocab_size: the model's where its configuration is known, else one more than the largest id of the tokenizer.
     context: most tokens of the model's input, where known. pad_id: the padding token, else EOS, else 0.
     """
@@ -41,6 +43,12 @@ class DataTokenizer:
     pad_id: int
     add_bos: bool  # whether the tokenizer itself begins a text with BOS
     chat_template: str | None
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 of all that decides which ids come out: these fields but `context`."""
+        fields = [self.sha256, self.vocab_size, self.bos_id, self.eos_id, self.pad_id, self.add_bos, self.chat_template]
+        return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
     # The fields of mindspeed_ms.text.tokenizer.TokenizerFiles, by their names there.
     @property
@@ -71,7 +79,7 @@ def open_tokenizer(path: str | Path) -> DataTokenizer:
             return _bundle(path) if (path / "bundle.json").is_file() else _folder(path)
         if not path.exists():
             raise TokenizerError(f"{path}: no such file or folder; give a tokenizer.json, a model's folder or GGUF")
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             magic = file.read(4)
     except OSError as error:
         raise TokenizerError(f"{path}: cannot be read ({error.strerror})") from None
@@ -104,6 +112,8 @@ def _folder(path: Path) -> DataTokenizer:
             raise TokenizerError(f"{path.resolve()}: a folder without a tokenizer.json; is the path given at all?")
         return _alone(path / "tokenizer.json")
     config = read_json_if_there(path / "config.json", TokenizerError)
+    if (path / "tokenizer.json").exists():
+        _probed(path / "tokenizer.json")
     files = read_tokenizer(path, config)
     inner = config.get("text_config")  # where models of text and images keep their decoder's
     config = {**inner, **config} if isinstance(inner, dict) else config
@@ -150,7 +160,7 @@ def _gguf(path: Path) -> DataTokenizer:
 
 
 def _bundle(path: Path) -> DataTokenizer:
-    from mindspeed_ms.weights.hf_tokenizer import MAX_TEMPLATE_BYTES, MAX_TOKENIZER_BYTES
+    from mindspeed_ms.weights.hf_tokenizer import MAX_TEMPLATE_BYTES
     from mindspeed_ms.weights.json_file import read_bytes, read_json
     from mindspeed_ms.weights.source import TokenizerFiles
 
@@ -171,17 +181,16 @@ def _bundle(path: Path) -> DataTokenizer:
         template = read_bytes(path / "chat_template.jinja", TokenizerError, MAX_TEMPLATE_BYTES).decode(
             "utf-8", "replace"
         )
-    content = read_bytes(path / "tokenizer.json", TokenizerError, MAX_TOKENIZER_BYTES)
+    content = _probed(path / "tokenizer.json")
     files = TokenizerFiles(content, template, bos, ends, pad, add_bos and bos is not None)
     return _build(path, files, ends[0] if ends else None, vocab_size, context)
 
 
 def _alone(path: Path) -> DataTokenizer:
-    from mindspeed_ms.weights.hf_tokenizer import MAX_TOKENIZER_BYTES, parse_tokenizer
-    from mindspeed_ms.weights.json_file import read_bytes
+    from mindspeed_ms.weights.hf_tokenizer import parse_tokenizer
     from mindspeed_ms.weights.source import TokenizerFiles
 
-    content = read_bytes(path, TokenizerError, MAX_TOKENIZER_BYTES)
+    content = _probed(path)
     tokenizer = parse_tokenizer(content, str(path))
     special = {t["content"]: t["id"] for t in _parse(content, path).get("added_tokens", []) if t.get("special")}
     ids = {part: next((special[n] for n in names if n in special), None) for part, names in _USUAL.items()}
@@ -191,6 +200,19 @@ def _alone(path: Path) -> DataTokenizer:
     return _build(path, TokenizerFiles(content, None, bos, ends, ids["pad"], add_bos), ids["eos"], None, None)
 
 
+def _probed(path: Path) -> bytes:
+    from mindspeed_ms.data.probe import probe
+    from mindspeed_ms.weights.hf_tokenizer import MAX_TOKENIZER_BYTES, without_padding
+    from mindspeed_ms.weights.json_file import read_bytes
+
+    content = read_bytes(path, TokenizerError, MAX_TOKENIZER_BYTES)
+    try:
+        probe(without_padding(content), str(path))
+    except (ValueError, RecursionError) as error:
+        raise TokenizerError(f"{path}: is not a tokenizer ({str(error)[:120]})") from None
+    return content
+
+
 def _build(
     path: Path, files: TokenizerFiles, eos: int | None, vocab_size: int | None, context: int | None
 ) -> DataTokenizer:
@@ -198,9 +220,14 @@ def _build(
 
     data = _parse(files.tokenizer_json, path)
     data["truncation"] = data["padding"] = None
+    if isinstance(data.get("model"), dict) and data["model"].get("dropout"):
+        data["model"]["dropout"] = None
     content = json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
     ids = parse_tokenizer(content, str(path)).get_vocab(with_added_tokens=True).values()
-    size = vocab_size or max(ids, default=-1) + 1
+    largest = max(ids, default=-1)
+    if largest > _MAX_ID:
+        raise TokenizerError(f"{path}: a token has the id {largest}, expected at most {_MAX_ID}; make the file again")
+    size = vocab_size or largest + 1
     pad = files.pad_token_id if files.pad_token_id is not None else eos if eos is not None else 0
     _check_special(path, size, {"bos": files.bos_token_id, "eos": eos, "pad": pad})
     return DataTokenizer(

@@ -15,22 +15,25 @@ import json
 import random
 import re
 import string
+import threading
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from mindspeed_ms.config.data import CleanConfig, PrepareConfig, ReadConfig
+from mindspeed_ms.data.clean import read_limit
 from mindspeed_ms.data.files import disk_errors, write_atomic
 from mindspeed_ms.data.parse import Parser
 from mindspeed_ms.data.readers import read_chunks
 from mindspeed_ms.data.sources import Damaged, Sources, find_sources
 from mindspeed_ms.errors import ConfigError, DataError
 
+T = TypeVar("T")
 Kind = Literal["bpe", "wordpiece"]
 Progress = Callable[[str, int, int | None, str], None]  # phase, done, total, unit
 
@@ -44,6 +47,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 }
 _INNER = re.compile(r"(?<=\S)\S")
 _MAX_VOCAB = 1 << 24
+_PATIENCE = 0.2  # seconds
 _SAMPLE = 1000  # documents
 _SAMPLE_CHARACTERS = 10_000  # of each
 
@@ -80,18 +84,47 @@ def train_tokenizer(
     special = list(dict.fromkeys([*_SPECIAL[kind], *special_tokens]))
     _check(out, kind, vocab_size, special, read)
     sources = find_sources([str(item) for item in inputs], read, cache)
-    config = PrepareConfig(read=read, clean=clean or CleanConfig())
+    config = PrepareConfig.parse({"read": read, "clean": clean or CleanConfig()}, where="options")
     documents = _Documents(sources, config, progress or (lambda *_: None))
-    tokenizer = (_bpe if kind == "bpe" else _wordpiece)(documents, vocab_size, special)
+
+    def train() -> tuple[Tokenizer, int]:
+        tokenizer = (_bpe if kind == "bpe" else _wordpiece)(documents, vocab_size, special)
+        encoded = tokenizer.encode_batch_fast(documents.sample, add_special_tokens=False)
+        return tokenizer, sum(len(encoding.ids) for encoding in encoded)
+
+    tokenizer, tokens = _interruptible(train, documents)
     if not documents.count:
         raise DataError(f"{inputs[0]}: no document is left after cleaning; there is nothing to train on")
     _write(out, tokenizer, _SETTINGS[kind])
-    sample = documents.sample
-    tokens = sum(len(e.ids) for e in tokenizer.encode_batch_fast(sample, add_special_tokens=False))
-    size = sum(len(text.encode()) for text in sample)
+    size = sum(len(text.encode()) for text in documents.sample)
     return TrainedTokenizer(
         out, tokenizer.get_vocab_size(), documents.count, documents.bytes, round(size / max(tokens, 1), 3)
     )
+
+
+def _interruptible(work: Callable[[], T], documents: _Documents) -> T:
+    """The library trains for minutes in one call, and Python heeds a signal in the main thread between calls only."""
+    result: list[T] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            result.append(work())
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for; a Rust panic is no Exception
+            failure.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_PATIENCE)
+    except BaseException:
+        documents.stopped = True  # a thread that meets the end of Python in our code would crash it
+        thread.join(_PATIENCE)
+        raise
+    if failure:
+        raise failure[0]
+    return result[0]
 
 
 def _check(out: Path, kind: str, vocab_size: int, special: list[str], read: ReadConfig) -> None:
@@ -115,6 +148,7 @@ class _Documents:
     def __init__(self, sources: Sources, config: PrepareConfig, tell: Progress) -> None:
         self._sources, self._config, self._tell = sources, config, tell
         self.phase = "read"
+        self.stopped = False
         self.count = self.bytes = 0
         self.sample: list[str] = []
 
@@ -123,10 +157,12 @@ class _Documents:
         parser = Parser(self._config, [source.original for source in self._sources])
         chance = random.Random(0)
         total, done = sum(source.size for source in self._sources), 0
-        limit = self._config.clean.max_chars * 12 + 65536  # as `prepare`: bytes of a character, escaped in JSON
+        limit = read_limit(self._config.clean)
         for index, source in enumerate(self._sources):
             try:
                 for chunk in read_chunks(source, index, self._config.read, limit):
+                    if self.stopped:
+                        raise DataError("training was interrupted")
                     if chunk.kind == "ids":
                         raise DataError(f"{source.original}: holds token ids; a tokenizer is trained on text")
                     texts = list(self._texts(parser, chunk))

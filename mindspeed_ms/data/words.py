@@ -15,12 +15,11 @@ other tokenizer, and one whose added tokens could reach over a cut, gets whole t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any
 
 import numpy as np
-import tokenizers
 
 _MARK = r"""[.,;:!?)"]"""
 # A piece ends at such a place or with the text; other white space stays inside, with what follows it.
@@ -91,16 +90,20 @@ def _removes_characters(step: dict[str, Any]) -> bool:
 
 
 class WordEncoder:
-    """Token ids of many texts; `cut`: whether it may treat their pieces one by one (see `can_cut`)."""
+    """Token ids of many texts.
 
-    def __init__(self, inner: tokenizers.Tokenizer, cut: bool) -> None:
-        self._inner, self._cut = inner, cut
+    ids_of: a tokenizer's ids of each of several texts, nothing added. cut: whether their pieces may be treated one by
+    one (see `can_cut`).
+    """
+
+    def __init__(self, ids_of: Callable[[list[str]], Iterable[list[int]]], cut: bool) -> None:
+        self._ids_of, self._cut = ids_of, cut
         self._forget()
 
     def encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """int32 [tokens] of all texts end to end and int64 [texts], how many of each; no BOS, no EOS."""
         if not self._cut:
-            return _flatten(self._ids(texts), len(texts))
+            return _flatten(self._ids_of(texts), len(texts))
         if len(self._index) > _MOST_PIECES or self._characters > _MOST_CHARACTERS:
             self._forget()
         pieces = [_PIECES.findall(text) for text in texts]
@@ -113,9 +116,6 @@ class WordEncoder:
         bounds = ends[np.concatenate([[0], np.cumsum([len(found) for found in pieces], dtype=np.int64)])]
         return self._tokens[places], np.diff(bounds)
 
-    def _ids(self, texts: list[str]) -> Iterable[list[int]]:
-        return (encoding.ids for encoding in self._inner.encode_batch_fast(texts, add_special_tokens=False))
-
     def _forget(self) -> None:
         self._index = _Index()
         self._characters = 0
@@ -126,7 +126,7 @@ class WordEncoder:
         """The tokens of the pieces that were asked for but not known."""
         new, self._index.new = self._index.new, []
         if new:
-            tokens, lengths = _flatten(self._ids(new), len(new))
+            tokens, lengths = _flatten(self._ids_of(new), len(new))
             starts = len(self._tokens) + np.cumsum(lengths) - lengths
             self._tokens = np.concatenate([self._tokens, tokens])
             self._starts = np.concatenate([self._starts, starts])

@@ -22,6 +22,11 @@ _WORKER = Path(__file__).with_name("template_worker.py")
 MAX_MESSAGE_CHARS = 8 << 20
 
 Message = Mapping[str, Any]
+Answers = tuple[str, list[tuple[int, int]]]  # a rendered conversation, and the characters [start, end) of its answers
+
+
+class Stopped(RequestError):
+    """A rendering took too long or too much memory, which another machine may have."""
 
 
 class ChatTemplate:
@@ -51,28 +56,31 @@ class ChatTemplate:
         """The rendered conversation for people to read."""
         return self._tokenizer.reveal(self._render(messages, add_generation_prompt, variables))
 
-    def answers(self, messages: Seq[Message], **variables: Any) -> tuple[str, list[tuple[int, int]]]:
+    def answers(self, messages: Seq[Message], *, date: str | None = None, **variables: Any) -> Answers:
         """The rendered conversation, special tokens under secret names, and the characters that are answers in it.
 
         An answer is what the assistant writes after the generation prompt: the text and the token that ends the turn,
-        not the white space a template puts between turns. Raises RequestError when the template does not render the
-        start of a conversation as it renders the whole, so that nobody can tell what the model would have to write.
+        not the white space a template puts between turns. date: ISO, what the template takes for today; None: today.
+        Raises RequestError when the template refuses the conversation, or does not render the start of one as it
+        renders the whole, so that nobody can tell what the model would have to write.
         """
         checked = checked_messages(messages)
         asked = [i for i, message in enumerate(checked) if message["role"] == "assistant"]
-        reply = self._request(checked, False, variables, answers=asked)
+        reply = self._request(checked, False, variables, answers=asked, date=date)
         text = str(reply["text"])
         _check_unicode(text)
         return text, [(start, self._end_of_turn(text, start, end)) for start, end in reply["spans"]]
 
-    def encode_answers(self, messages: Seq[Message], **variables: Any) -> tuple[list[int], list[int]]:
-        """Token ids of a whole conversation, and as many numbers: 1 for a token of an answer (see `answers`), else 0.
+    def encode_answers(self, rendered: Seq[Answers]) -> list[tuple[list[int], np.ndarray]]:
+        """Of each conversation that `answers` gave its token ids, and uint8 [tokens]: 1 for a token of an answer.
 
-        A token counts as soon as one of its characters belongs to an answer. Raises RequestError as `answers` does.
+        A token counts as soon as one of its characters belongs to an answer.
         """
-        text, spans = self.answers(messages, **variables)
-        encoding = self._tokenizer._inner.encode(text, add_special_tokens=False)  # with the place of each token
-        return encoding.ids, answer_mask(encoding.offsets, spans).tolist()
+        encodings = self._tokenizer.encode_offsets([text for text, _ in rendered])
+        return [
+            (encoding.ids, answer_mask(encoding.offsets, spans))
+            for encoding, (_, spans) in zip(encodings, rendered, strict=True)
+        ]
 
     def close(self) -> None:
         """End the rendering process."""
@@ -107,11 +115,14 @@ class ChatTemplate:
             raise RequestError(f"messages: {error}: expected values that JSON can hold") from error
         with self._lock:
             reply = self._ask(line)
+        if reply is None:
+            advice = "expected a template that ends"
+            raise Stopped(f"chat_template: rendering took too much time or memory and was stopped: {advice}")
         if "error" in reply:
             raise RequestError(f"chat_template: {self._tokenizer.reveal(reply['error'])}")
         return reply
 
-    def _ask(self, line: bytes) -> dict[str, Any]:
+    def _ask(self, line: bytes) -> dict[str, Any] | None:
         if self._worker is None or self._worker.poll() is not None:
             self._stop()
             env = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
@@ -133,7 +144,7 @@ class ChatTemplate:
             reply = b""
         if not reply:
             self._stop()
-            return {"error": "rendering took too much time or memory and was stopped: expected a template that ends"}
+            return None
         answer: dict[str, Any] = json.loads(reply)
         return answer
 

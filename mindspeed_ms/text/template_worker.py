@@ -60,11 +60,14 @@ def compiled(env: ImmutableSandboxedEnvironment, source: str) -> jinja2.Template
 
 
 def answer(env: ImmutableSandboxedEnvironment, request: dict[str, Any]) -> dict[str, Any]:
-    """{"text": ...}, with "spans" where the request names "answers", or {"error": one line}."""
+    """{"text": ...}, with "spans" where the request names "answers", or {"error": one line}; it may name a "date"."""
     try:
+        variables = request["variables"]
+        if request.get("date") is not None:  # else the day is this one
+            variables["strftime_now"] = datetime.datetime.fromisoformat(request["date"]).strftime
         template = compiled(env, request["template"])
-        text = template.render(**request["variables"])
-        spans = [answer_span(template, request["variables"], text, at) for at in request.get("answers", ())]
+        text = template.render(**variables)
+        spans = [answer_span(template, variables, text, at) for at in request.get("answers", ())]
     except Exception as error:  # noqa: BLE001 - a template may raise anything; the caller gets it as one line
         return {"error": (str(error) or type(error).__name__).splitlines()[0][:300]}
     if len(text) > OUTPUT:
@@ -78,7 +81,13 @@ def answer_span(template: jinja2.Template, variables: dict[str, Any], text: str,
     Raises TemplateError when the template writes the start of a conversation differently once it goes on.
     """
     messages = variables["messages"]
-    before = template.render(**{**variables, "messages": messages[:at], "add_generation_prompt": True})
+    try:
+        before = template.render(**{**variables, "messages": messages[:at], "add_generation_prompt": True})
+    except jinja2.TemplateError as error:
+        if at:
+            raise
+        reason = f"which this template has no prompt for ({error})"
+        raise jinja2.TemplateError(f"messages[0]: the conversation begins with an answer, {reason}") from None
     through = template.render(**{**variables, "messages": messages[: at + 1], "add_generation_prompt": False})
     if not through.startswith(before):
         raise jinja2.TemplateError(f"messages[{at}]: the generation prompt is not how the answer begins")

@@ -70,6 +70,15 @@ class Tokenizer:
         ids: list[int] = self._inner.encode(text, add_special_tokens=False).ids
         return ids
 
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        """Token ids of many texts of valid Unicode at once, each as of `encode_plain`."""
+        return [found.ids for found in self._inner.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def encode_offsets(self, texts: list[str]) -> list[tokenizers.Encoding]:
+        """As `encode_batch`, but slower: `ids`, and in `offsets` the characters [start, end) of each token."""
+        found: list[tokenizers.Encoding] = self._inner.encode_batch(texts, add_special_tokens=False)
+        return found
+
     def decode(self, ids: Seq[int]) -> str:
         """The text of the tokens, without special ones."""
         if self._byte_level:

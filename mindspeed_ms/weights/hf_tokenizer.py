@@ -1,5 +1,6 @@
 """Tokenizer files of a Hugging Face directory: tokenizer.json, the chat template wherever it is kept, special ids."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -59,13 +60,30 @@ def read_tokenizer(path: Path, config: dict[str, Any]) -> TokenizerFiles:
 
 
 def parse_tokenizer(content: bytes, where: str) -> Tokenizer:
-    """Build the tokenizer from the bytes of a tokenizer.json; raises TokenizerError when it is none."""
+    """Build the tokenizer from the bytes of a tokenizer.json, without its truncation and padding.
+
+    Raises TokenizerError when it is none.
+    """
     try:
-        tokenizer = Tokenizer.from_buffer(content)
+        tokenizer = Tokenizer.from_buffer(without_padding(content))
         tokenizer.encode("a")  # some contradictions show only when it is used
         return tokenizer
-    except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
-        raise TokenizerError(f"{where}: is not a tokenizer ({str(error).splitlines()[0][:200]})") from None
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - the library raises nothing narrower, its panics are no Exception
+        line = (str(error) or type(error).__name__).splitlines()[0][:200]
+        raise TokenizerError(f"{where}: is not a tokenizer ({line})") from None
+
+
+def without_padding(content: bytes) -> bytes:
+    """A tokenizer.json without truncation and padding: this may be to a length that fills the memory.
+
+    Raises ValueError, RecursionError when it is not JSON.
+    """
+    data = json.loads(content)
+    if not isinstance(data, dict) or not (data.get("truncation") or data.get("padding")):
+        return content
+    return json.dumps({**data, "truncation": None, "padding": None}).encode()
 
 
 def _chat_template(path: Path, settings: dict[str, Any]) -> str | None:

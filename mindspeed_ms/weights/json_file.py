@@ -5,16 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from mindspeed_ms.errors import MindSpeedError, WeightsError
+from mindspeed_ms.paths import read_regular
 
 MAX_BYTES = 64 << 20
 
 
 def read_bytes(path: Path, error: type[MindSpeedError] = WeightsError, limit: int = MAX_BYTES) -> bytes:
-    """The whole file; raises `error` when it is absent, unreadable or longer than `limit` bytes."""
+    """The whole file; raises `error` when it is absent, unreadable, no plain file or longer than `limit` bytes."""
     try:
-        if path.stat().st_size > limit:
-            raise error(f"{path}: is {path.stat().st_size} bytes long, expected at most {limit}")
-        return path.read_bytes()
+        return read_regular(path, limit)
     except FileNotFoundError:
         raise error(f"{path}: no such file; a download may be incomplete") from None
     except OSError as problem:

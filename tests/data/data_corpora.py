@@ -15,6 +15,11 @@ from mindspeed_ms.data.types import Position, RawChunk
 LIMIT = 1 << 20
 
 
+def write(folder: Path, name: str, content: bytes) -> Path:
+    (folder / name).write_bytes(content)
+    return folder / name
+
+
 def source(path: Path, read: ReadConfig | None = None) -> SourceFile:
     (found,) = find_sources([str(path)], read or ReadConfig())
     return found

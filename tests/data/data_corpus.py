@@ -5,7 +5,10 @@ import random
 import string
 from pathlib import Path
 
+import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from mindspeed_ms.data.manifest import read_manifest
 
 WORDS = "the sea was calm and a small boat went out with three men who spoke of fish and weather".split()
 
@@ -54,6 +57,19 @@ def write_chat_model(folder: Path) -> Path:
 def files_of(folder: Path) -> dict[str, bytes]:
     """Every file below a folder, by its relative path."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def pieces_of(out: Path) -> list[tuple[int, ...]]:
+    """The documents of a set, or the parts of those that were split, as ids: by its blocks and manifest alone."""
+    manifest, found = read_manifest(out), []
+    for bucket in manifest.buckets:
+        for shard in bucket.shards:
+            flat = np.fromfile(out / shard.block.path, dtype="<i4")
+            ids = flat[: shard.rows * bucket.length].reshape(shard.rows, bucket.length)
+            ends = flat[ids.size :][: shard.rows * bucket.ends].reshape(shard.rows, bucket.ends)
+            for row, stops in zip(ids.tolist(), ends.tolist(), strict=True):
+                found += [tuple(row[a:b]) for a, b in zip([0, *stops], stops, strict=False) if b > a]
+    return found
 
 
 def noise(count, seed=0):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from mindspeed_ms.data.types import Position, RawChunk
 from mindspeed_ms.errors import ConfigError, DataError
@@ -66,7 +67,7 @@ def _facts() -> dict[str, Any]:
         "parallelism": os.environ["TOKENIZERS_PARALLELISM"],
         "interrupt": signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
         "blocked": signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []),
-        "files": sorted(filter(None, map(_kind, range(3, 256)))),
+        "files": sorted(filter(None, map(_kind, set(range(3, 256)) - {sys.stderr.fileno()}))),
     }
 
 
@@ -74,6 +75,14 @@ def _kind(fd: int) -> str | None:
     with contextlib.suppress(OSError):
         return os.readlink(f"/proc/self/fd/{fd}").split(":")[0]
     return None
+
+
+def _panic() -> None:
+    """A real one, of the Rust library, after a word of Python's own."""
+    print("a word on standard error", file=sys.stderr, flush=True)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.FixedLength(length=0)
+    tokenizer.encode("a b")
 
 
 def _print() -> None:
@@ -85,6 +94,7 @@ TASKS = {
     "echo": _echo,
     "stop": _stop,
     "facts": _facts,
+    "panic": _panic,
     "print": _print,
     "pid": os.getpid,
     "sleep": time.sleep,

@@ -135,9 +135,11 @@ def _write_tokenizer(folder: Path) -> dict:
     tokenizer.add_special_tokens(["<pad>", "<eos>"])
     path = folder / "tokenizer.json"
     path.write_text(tokenizer.to_str(), encoding="utf-8")
-    path.write_bytes(open_tokenizer(path).json)  # the form in which a set keeps it
+    opened = open_tokenizer(path)
+    path.write_bytes(opened.json)  # the form in which a set keeps it
     file = describe(folder, path).model_dump()
-    return {"file": file, "vocab_size": VOCAB_SIZE, "pad_id": PAD_ID, "bos_id": None, "eos_id": EOS_ID}
+    numbers = {"vocab_size": VOCAB_SIZE, "pad_id": PAD_ID, "bos_id": None, "eos_id": EOS_ID}
+    return {"file": file, "identity": opened.identity, **numbers}
 
 
 def _histogram(folder: Path, buckets: list[dict], loss_mask: bool) -> list[dict]:

@@ -166,3 +166,12 @@ def test_verifying_a_set_needs_all_files_but_the_blocks(tmp_path):
         with pytest.raises(DataError):
             verify_set(tmp_path)
         (tmp_path / name).write_bytes(kept)
+
+
+@pytest.mark.parametrize("wrong", [[0, 3], [3, 2], [3, 99], [-1, 3]])
+def test_ends_that_are_none_are_refused_whatever_the_checksum(tmp_path, wrong):
+    from mindspeed_ms.data.blocks import _check_ends
+
+    _check_ends(tmp_path, np.array([[2, 8], [3, 3]], np.int32), 8)
+    with pytest.raises(DataError, match="no ascending ends within 8 tokens"):
+        _check_ends(tmp_path, np.array([[2, 8], wrong], np.int32), 8)

@@ -1,5 +1,7 @@
 """Loss on answers only: which tokens the model itself would have to write."""
 
+import datetime
+import json
 import os
 from pathlib import Path
 
@@ -10,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from mindspeed_ms.data.encode import BatchTokenizer
+from mindspeed_ms.config.data import PrepareConfig
+from mindspeed_ms.data.prepare import prepare
 from mindspeed_ms.data.tokenizer import open_tokenizer
 from mindspeed_ms.errors import RequestError
 from mindspeed_ms.text.chat import ChatTemplate, answer_mask
+from mindspeed_ms.text.tokenizer import Tokenizer
 
 # ChatML with Hugging Face's own marks around what is to be learnt.
 MARKED = (
@@ -35,6 +39,11 @@ def messages(talk):
     return [{"role": role, "content": content} for role, content in talk]
 
 
+def encoded(chat, talk):
+    ((ids, mask),) = chat.encode_answers([chat.answers(talk)])
+    return ids, mask.tolist()
+
+
 @pytest.fixture
 def chat(tmp_path):
     """A function that makes the template of a source, closed at the end."""
@@ -42,7 +51,7 @@ def chat(tmp_path):
 
     def make(source=CHATML):
         data = data_tokenizer(tmp_path / "m", template=source)
-        opened.append(ChatTemplate(source, BatchTokenizer(data), data.bos_id, data.eos_id))
+        opened.append(ChatTemplate(source, Tokenizer(data), data.bos_id, data.eos_id))
         return opened[-1]
 
     yield make
@@ -57,14 +66,35 @@ def test_the_mask_is_that_of_hugging_face_s_generation_marks(chat, tmp_path, sou
     expected = theirs.apply_chat_template(
         messages(talk), tokenize=True, return_dict=True, return_assistant_tokens_mask=True
     )
-    ids, mask = chat(source).encode_answers(messages(talk))
+    ids, mask = encoded(chat(source), messages(talk))
     assert ids == expected["input_ids"]
     assert mask == expected["assistant_masks"]
 
 
+def test_the_loss_mask_of_a_prepared_set_is_that_of_hugging_face(tmp_path):
+    model, length = save_folder(tmp_path / "hf", template=MARKED), 128
+    numbered = [[("user", str(i)), *TALKS[2][1:]] for i in range(9)]
+    talks = [messages(talk) for talk in [*TALKS[:3], TALKS[0] + TALKS[1][1:], *numbered]]
+    (tmp_path / "talks.jsonl").write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks))
+    options = {"read": {"messages_key": "messages"}, "arrange": {"boundaries": [length]}}
+    manifest = prepare([tmp_path / "talks.jsonl"], tmp_path / "set", model, PrepareConfig.parse(options), workers=1)
+    (bucket,) = manifest.buckets
+    parts = np.split(
+        np.fromfile(tmp_path / "set" / bucket.shards[0].block.path, "<i4"),
+        np.cumsum([bucket.rows * length, bucket.rows * bucket.ends]),
+    )
+    ids, ends, mask = (part.reshape(bucket.rows, -1) for part in parts)
+    found = [(i[:end].tolist(), m[:end].tolist()) for i, end, m in zip(ids, ends[:, -1], mask, strict=True)]
+    theirs = AutoTokenizer.from_pretrained(model)
+    ask = {"tokenize": True, "return_dict": True, "return_assistant_tokens_mask": True}
+    asked = [theirs.apply_chat_template(talk, **ask) for talk in talks]
+    assert sorted(found) == sorted((each["input_ids"], each["assistant_masks"]) for each in asked)
+    assert not mask[ids == theirs.convert_tokens_to_ids("<|endoftext|>")].any()  # the padding
+
+
 @pytest.mark.parametrize("talk", TALKS)
 def test_answers_are_their_text_and_the_end_of_the_turn(chat, talk):
-    ids, mask = chat().encode_answers(messages(talk))
+    ids, mask = encoded(chat(), messages(talk))
     learnt = [token for token, learn in zip(ids, mask, strict=True) if learn]
     said = [content for role, content in talk if role == "assistant"]
     assert learnt.count(END) == len(said) and START not in learnt
@@ -111,7 +141,32 @@ def test_without_a_special_token_at_its_end_an_answer_is_taken_whole(chat):
 def test_a_template_that_rewrites_history_is_refused_with_the_reason(chat, source, message):
     talk = [("user", "q"), ("assistant", "<x></think>a"), ("user", "r"), ("assistant", "b")]
     with pytest.raises(RequestError, match=f"^chat_template: {message}"):
-        chat(source).encode_answers(messages(talk))
+        encoded(chat(source), messages(talk))
+
+
+FIRST_IS_READ = (
+    "{% if messages[0].role != 'system' %}{{ '<|im_start|>system\nBe kind.<|im_end|>\n' }}{% endif %}" + CHATML
+)
+
+
+def test_a_conversation_that_begins_with_an_answer_is_refused_by_a_template_that_reads_the_first_message(chat):
+    reason = (
+        r"^chat_template: messages\[0\]: the conversation begins with an answer, which this template has no prompt for"
+    )
+    with pytest.raises(RequestError, match=reason) as caught:
+        chat(FIRST_IS_READ).answers(messages([("assistant", "I begin."), ("user", "q")]))
+    assert "\n" not in str(caught.value)
+    text, spans = chat(FIRST_IS_READ).answers(messages([("user", "q"), ("assistant", "a")]))
+    assert [text[start:end][:1] for start, end in spans] == ["a"]
+
+
+def test_the_day_of_a_template_is_the_one_that_is_asked_for_and_else_this_one(chat):
+    form, talk = "%d %b %Y %H:%M", messages([("user", "q")])
+    made = chat(f"{{{{ strftime_now('{form}') }}}}")
+    assert made.answers(talk, date="2024-02-29") == ("29 Feb 2024 00:00", [])
+    before = datetime.datetime.now().replace(second=0, microsecond=0)
+    for text in (made.answers(talk)[0], made.render(talk)):
+        assert before <= datetime.datetime.strptime(text, form) <= datetime.datetime.now()
 
 
 def test_an_empty_thought_before_the_last_answer_belongs_to_that_one_alone(chat):
@@ -123,7 +178,7 @@ def test_an_empty_thought_before_the_last_answer_belongs_to_that_one_alone(chat)
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
     )
     talk = [("user", "a"), ("assistant", " b\n"), ("user", "b"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
-    ids, mask = chat(source).encode_answers(messages(talk))
+    ids, mask = encoded(chat(source), messages(talk))
     learnt = [token for token, learn in zip(ids, mask, strict=True) if learn]
     expected = "b<|im_end|>b<|im_end|><think>\n\n</think>\n\nd<|im_end|>"
     assert library_tokenizer().decode(learnt, skip_special_tokens=False) == expected
@@ -131,7 +186,7 @@ def test_an_empty_thought_before_the_last_answer_belongs_to_that_one_alone(chat)
 
 def test_half_a_surrogate_pair_is_refused(chat):
     with pytest.raises(RequestError, match="lone surrogate at character"):
-        chat().encode_answers(messages([("user", "q"), ("assistant\ud800", "a")]))
+        chat().answers(messages([("user", "q"), ("assistant\ud800", "a")]))
 
 
 SPANS = st.lists(st.integers(0, 30), max_size=8, unique=True).map(sorted)
@@ -151,9 +206,9 @@ def test_a_token_counts_as_soon_as_one_of_its_characters_does(bounds, tokens):
 @pytest.mark.skipif("MINDSPEED_MS_SMOLLM2" not in os.environ, reason="set MINDSPEED_MS_SMOLLM2 to the model's file")
 def test_smollm2_s_own_template_and_tokenizer():
     data = open_tokenizer(Path(os.environ["MINDSPEED_MS_SMOLLM2"]))
-    chat = ChatTemplate(data.chat_template, BatchTokenizer(data), data.bos_id, data.eos_id)
+    chat = ChatTemplate(data.chat_template, Tokenizer(data), data.bos_id, data.eos_id)
     talk = messages([("user", "Hi"), ("assistant", "Hello there."), ("user", "Bye"), ("assistant", "Good bye.")])
-    ids, mask = chat.encode_answers(talk)
+    ids, mask = encoded(chat, talk)
     chat.close()
     theirs = PreTrainedTokenizerFast(
         tokenizer_object=__import__("tokenizers").Tokenizer.from_buffer(data.json), chat_template=data.chat_template

@@ -1,5 +1,6 @@
 """Cleaning: each rule, what it counts, and that nothing else is touched."""
 
+import json
 import unicodedata
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mindspeed_ms.config.data import CleanConfig
-from mindspeed_ms.data.clean import COUNTS, Cleaner, add_counts
+from mindspeed_ms.data.clean import COUNTS, Cleaner, add_counts, read_limit
 from mindspeed_ms.errors import DataError
 
 
@@ -97,3 +98,11 @@ def test_counts_add_up_and_start_again():
         cleaner.clean(b"", "a", 1)
         add_counts(total, cleaner.take_counts())
     assert total["empty"] == 2 and total["documents_read"] == 1 and not any(cleaner.counts.values())
+
+
+@pytest.mark.parametrize("character", ["a", "\x01", "é", "😀"])
+def test_the_longest_document_that_is_kept_is_short_enough_to_read_however_json_writes_it(character):
+    config = CleanConfig(max_chars=10_000)
+    text = character * config.max_chars
+    for ascii_only in (True, False):
+        assert len(json.dumps({"text": text}, ensure_ascii=ascii_only).encode()) <= read_limit(config)

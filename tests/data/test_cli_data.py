@@ -1,6 +1,5 @@
 """The commands `mindspeed-ms data ...`: what they print, what they pass on, and what they say of a mistake."""
 
-import io
 import json
 import os
 import re
@@ -10,9 +9,7 @@ from pathlib import Path
 
 import pytest
 from data_sets import EOS_ID, make_set, read_columns
-from rich.console import Console
 
-from mindspeed_ms.cli import output
 from mindspeed_ms.cli.data_options import prepare_config
 from mindspeed_ms.cli.data_prepare import prepare
 from mindspeed_ms.config.data import PrepareConfig
@@ -93,6 +90,32 @@ def test_a_file_gives_the_base_and_options_go_before_it(ms, place):
     assert (from_file["documents"], from_file["buckets"][0]["length"]) == (41, 64)
     changed = prepare_set(ms, "four", "--config", "base.yaml", "--dedup", "--max-length", "128")
     assert (changed["documents"], changed["buckets"][0]["length"]) == (40, 128)
+
+
+def test_where_to_compute_and_to_keep_copies_is_passed_on(ms, place, monkeypatch):
+    calls = []
+
+    def record(*given, progress, **options):
+        calls.append((*given, options))
+        return read_manifest(place / "other")
+
+    monkeypatch.setattr("mindspeed_ms.data.prepare.prepare", record)
+    basic = ["prepare", "a", "b", "--out", "nowhere", "--tokenizer", "t.json"]
+    where = ["--engine", "ray", "--ray-address", "head:6379", "--workers", "3", "--cache", "copies", "--restart"]
+    ms(*basic)
+    ms(*basic, *where)
+    given = (["a", "b"], Path("nowhere"), Path("t.json"), PrepareConfig())
+    default = {"workers": None, "engine": "local", "ray_address": None, "cache": None, "restart": False}
+    named = {"workers": 3, "engine": "ray", "ray_address": "head:6379", "cache": Path("copies"), "restart": True}
+    assert calls == [(*given, default), (*given, named)]
+
+
+def test_of_a_set_that_is_complete_it_is_said_that_nothing_was_done(ms):
+    command = ["prepare", "corpus.txt", "--out", "done", "--tokenizer", "tokenizer.json", "--workers", "1"]
+    first = ms(*command)
+    assert ms(*command) == "already complete: nothing was done\n\n" + first
+    assert ms(*command, "--restart") == first
+    assert json.loads(ms(*command, "--json"))["documents"] == 40
 
 
 def test_the_same_command_again_changes_nothing_and_restart_begins_anew(ms, place):
@@ -243,21 +266,3 @@ def test_wrong_usage_exits_2_and_makes_nothing(place, arguments):
     assert (done.returncode, done.stdout) == (2, "")
     assert "Usage: mindspeed-ms data" in done.stderr and "Traceback" not in done.stderr
     assert not (place / "x").exists()
-
-
-def test_a_bar_shows_bytes_as_megabytes_and_all_else_by_number(monkeypatch):
-    screen = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
-    monkeypatch.setattr(output, "_stderr", screen)
-    with output.phases() as advance:
-        advance("tokenize", 40_000_000, 100_000_000, "bytes")
-        advance("tokenize", 50_000_000, 100_000_000, "bytes")
-        advance("write", 3, 7, "rows")
-        advance("look", 3, None, "documents")
-    shown = screen.file.getvalue()
-    assert "50.0/100.0 MB" in shown and "3/7 rows" in shown and "3 documents" in shown
-
-
-def test_where_there_is_no_terminal_progress_is_silent(capsys):
-    with output.phases() as advance:
-        advance("tokenize", 1, 2, "bytes")
-    assert capsys.readouterr() == ("", "")

@@ -1,5 +1,6 @@
 """Sets become pairs of .bin and .idx that hold their documents, and pairs become sets that hold theirs."""
 
+import os
 import struct
 from pathlib import Path
 
@@ -83,7 +84,10 @@ def test_it_is_told_that_documents_were_split_and_that_answers_are_lost(tmp_path
     make_set(tmp_path / "set", BUCKETS, loss_mask=True)
     kept = read_manifest(tmp_path / "set").model_dump(mode="json", exclude={"checksum", "format", "version"})
     pieces = kept["documents"]
-    write_manifest(tmp_path / "set", {**kept, "documents": pieces - 3})
+    kept["documents"] -= 3
+    for parts in (kept["sources"], kept["lengths"]):
+        max(parts, key=lambda part: part["documents"])["documents"] -= 3
+    write_manifest(tmp_path / "set", kept)
     done = convert(tmp_path / "set", tmp_path / "pair")
     assert (done.documents, done.split, done.answers_lost) == (pieces, 3, True)
 
@@ -172,3 +176,15 @@ def test_an_id_beyond_the_tokenizers_vocabulary_is_an_error(tmp_path, tokenizer)
     write_pair(tmp_path / "pair", [[7, EOS_ID], [VOCAB_SIZE, EOS_ID]])
     with pytest.raises(DataError, match=str(VOCAB_SIZE)):
         convert(tmp_path / "pair", tmp_path / "set", tokenizer, workers=1)
+
+
+@pytest.mark.parametrize("out", [".", "folder", "/dev/null", "folder/.bin", "pipe"])
+def test_a_pair_needs_a_name(tmp_path, monkeypatch, out):
+    monkeypatch.chdir(tmp_path)
+    make_set(tmp_path / "set", BUCKETS)
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match="is no name for a pair"):
+        convert("set", out)
+    assert sorted(tmp_path.rglob("*")) == before

@@ -14,6 +14,7 @@ from mindspeed_ms.config.data import PrepareConfig
 from mindspeed_ms.data.clean import COUNTS
 from mindspeed_ms.data.encode import Encoder
 from mindspeed_ms.errors import ConfigError, DataError
+from mindspeed_ms.text import chat
 
 PLAIN = Tokenizer.from_str(library_tokenizer().to_str())
 PLAIN.encode_special_tokens = True  # the library's own way to take special tokens as plain text
@@ -209,20 +210,60 @@ def test_conversations_are_cleaned_and_counted(encoder):
     assert "answer<|im_end|>" in library_tokenizer().decode(found.tokens.tolist(), skip_special_tokens=False)
 
 
-def test_a_message_cannot_hold_control_tokens_whatever_the_option_says(encoder):
+def test_a_message_cannot_hold_control_tokens(encoder):
     talk = [TALK[0], {"role": "assistant", "content": "<|im_end|>"}]
-    made = encoder(read={"messages_key": "m"}, tokenize={"special_tokens": "parse"})
+    made = encoder(read={"messages_key": "m"})
     found = made.encode(chunk(lines({"m": talk}), "json"))
     assert found.tokens.tolist().count(END) == 2 and found.tokens[found.loss == 1].tolist().count(END) == 1
 
 
-def test_a_conversation_that_the_template_rewrites_is_an_error_that_names_the_record(encoder):
-    source = CHATML.replace("m['content']", "(m['content'] if loop.last or m['role'] == 'user' else 'x')")
+REWRITES = CHATML.replace("m['content']", "(m['content'] if loop.last or m['role'] == 'user' else 'x')")
+REFUSES = "{% if messages | length > 2 %}{{ raise_exception('one turn only') }}{% endif %}" + CHATML
+READS_THE_FIRST = "{% if messages[0].role == 'system' %}{% endif %}" + CHATML
+BAD = [
+    (REWRITES, [*TALK, TALK[0]], r"messages\[1\]: the answer is written differently once the conversation goes on"),
+    (REFUSES, [*TALK, *TALK], "one turn only"),
+    (READS_THE_FIRST, TALK[::-1], r"messages\[0\]: the conversation begins with an answer, which .*"),
+]
+
+
+@pytest.mark.parametrize(("source", "talk", "reason"), BAD)
+def test_a_conversation_that_the_template_does_not_take_is_an_error_that_names_the_record(
+    encoder, source, talk, reason
+):
     made = encoder(folder={"template": source}, read={"messages_key": "m"})
+    advice = "repair or remove it, or --bad-conversations drop"
+    with pytest.raises(DataError, match=rf"^a\.jsonl: record 2: chat_template: {reason}; {advice}$"):
+        made.encode(chunk(lines({"m": TALK}, {"m": talk}), "json"))
+
+
+@pytest.mark.parametrize(("source", "talk", "reason"), BAD)
+def test_where_bad_conversations_are_dropped_the_others_stay_and_they_are_counted(encoder, source, talk, reason):
+    made = encoder(folder={"template": source}, read={"messages_key": "m", "bad_conversations": "drop"})
+    found = made.encode(chunk(lines({"m": TALK}, {"m": talk}, {"m": TALK}), "json"))
+    assert nonzero(found) == {"documents_read": 3, "refused_by_template": 1}
+    assert documents(found) == documents(made.encode(chunk(lines({"m": TALK}, {"m": TALK}), "json")))
+
+
+def test_a_conversation_that_takes_too_long_is_an_error_even_where_bad_ones_are_dropped(encoder, monkeypatch, tmp_path):
+    worker = tmp_path / "worker.py"
+    worker.write_text(chat._WORKER.read_text().replace("SECONDS = 5.0", "SECONDS = 0.5"))
+    monkeypatch.setattr(chat, "_WORKER", worker)
+    source = "{{ 9 ** (messages[0].content | int) }}" + CHATML
+    made = encoder(folder={"template": source}, read={"messages_key": "m", "bad_conversations": "drop"})
+    slow = [{"role": "user", "content": "99999999"}, TALK[1]]
     with pytest.raises(
-        DataError, match=r"^a\.jsonl: record 2: chat_template: messages\[1\]: the .*; repair or remove it$"
+        DataError, match=r"^a\.jsonl: record 1: chat_template: .* too much time .*; repair or remove it$"
     ):
-        made.encode(chunk(lines({"m": TALK}, {"m": [*TALK, TALK[0]]}), "json"))
+        made.encode(chunk(lines({"m": slow}), "json"))
+
+
+def test_a_template_that_asks_for_today_gets_the_day_of_the_configuration(encoder):
+    source = "{{ strftime_now('%d %b %Y') }}" + CHATML
+    for options, day in (({}, "26 Jul 2024"), ({"tokenize": {"date": "1999-12-31"}}, "31 Dec 1999")):
+        made = encoder(folder={"template": source}, read={"messages_key": "m"}, **options)
+        found = made.encode(chunk(lines({"m": TALK}), "json"))
+        assert library_tokenizer().decode(found.tokens.tolist()).startswith(f"{day}user")
 
 
 def test_plain_text_among_conversations_is_an_error(encoder):

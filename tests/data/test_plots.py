@@ -17,7 +17,9 @@ from mindspeed_ms.errors import ConfigError, DataError
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def inspection(lengths=((5, 10, 50), (40, 20, 700), (100, 2, 200)), sources=("a.txt",), boundaries=(64, 128)):
+def inspection(
+    lengths=((5, 10, 50), (40, 20, 700), (100, 2, 200)), sources=("a.txt",), boundaries=(64, 128), cleaning=()
+):
     buckets = [BucketSummary(length, 10, 20, 8 * length, 0.2, 1 / len(boundaries)) for length in boundaries]
     share = 1 / max(1, len(sources))
     return Inspection(
@@ -33,7 +35,7 @@ def inspection(lengths=((5, 10, 50), (40, 20, 700), (100, 2, 200)), sources=("a.
         buckets=buckets,
         sources=[SourceSummary(name, 1, 100 * at + 1, 10, share) for at, name in enumerate(sources)],
         lengths=list(lengths),
-        cleaning={},
+        cleaning=dict(cleaning),
     )
 
 
@@ -102,6 +104,29 @@ def test_of_many_sources_the_rest_is_one_bar(tmp_path):
     plot_set(inspection(sources=[f"part-{number}" for number in range(40)]), tmp_path / "a.svg")
     found = texts(tmp_path / "a.svg")
     assert "part-39" in found and "part-0" not in found and "28 more" in found
+
+
+def test_the_picture_says_what_was_kept_which_copies_there_were_and_what_else_was_found(tmp_path):
+    cleaning = {"documents_read": 7654, "exact_duplicates": 1234, "bad_json": 17, "too_long": 0, "no_text": 5}
+    plot_set(inspection(cleaning=cleaning), tmp_path / "a.svg")
+    found = texts(tmp_path / "a.svg")
+    at = found.index("kept")
+    assert found[at : at + 5] == ["kept", "exact duplicates", "near duplicates", "bad json", "no text"]
+    assert {"32", "1,234", "17", "5"} <= set(found) and not {"too long", "7,654"} & set(found)
+
+
+def test_bars_of_what_cleaning_found_are_as_long_as_its_counts(tmp_path, monkeypatch):
+    from matplotlib.axes import Axes
+
+    drawn, barh = [], Axes.barh
+    monkeypatch.setattr(
+        Axes, "barh", lambda self, y, width, **k: drawn.append(list(width)) or barh(self, y, width, **k)
+    )
+    plot_set(inspection(cleaning={"near_duplicates": 3, "too_short": 1, "empty": 9}), tmp_path / "a.svg")
+    assert drawn == [
+        [1],
+        [32, 0, 3, 9, 1],
+    ]  # tokens of the one source; kept, exact and near copies, the others by count
 
 
 def test_of_many_buckets_none_is_named_over_another(tmp_path):

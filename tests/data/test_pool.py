@@ -111,7 +111,7 @@ def test_a_worker_is_a_fresh_process_with_nothing_of_ours(pool, capfd):
     (facts,) = pool.map([("facts",)])
     assert facts["fork_free"] and facts["interrupt"] and not facts["blocked"]
     assert facts["parallelism"] == "false"
-    assert facts["files"] == ["pipe", "pipe"]  # beside the standard ones
+    assert facts["files"] == ["pipe", "pipe"]  # beside the standard ones, stderr by its other number
     list(pool.map([("print",)]))
     assert "a word" not in capfd.readouterr().out
 
@@ -189,3 +189,12 @@ def test_encoders_in_workers_give_what_one_here_gives(tmp_path):
             assert found.counts == expected.counts and found.after == expected.after
             for name in ("tokens", "lengths", "sizes", "hashes"):
                 np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+
+
+def test_a_panic_of_the_rust_library_is_one_line_and_no_trace(capfd):
+    with Pool(work.doer, 1) as opened:
+        results = opened.map([("panic",), ("echo", 1)])
+        with pytest.raises(DataError, match=r"a worker failed with PanicException: .+; please report this"):
+            next(results)
+        assert list(opened.map([("echo", 2)])) == [2]
+    assert capfd.readouterr().err == "a word on standard error\n"

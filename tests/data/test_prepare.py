@@ -1,5 +1,6 @@
 """`prepare`: every document once, the same bytes whatever happens on the way, and clear words when it cannot go on."""
 
+import contextlib
 import gzip
 import json
 import os
@@ -238,43 +239,102 @@ def test_a_damaged_file_is_named_and_the_rest_is_kept_if_asked(tmp_path, corpus,
 
 
 PROGRAM = """
-import sys
+import os, shutil, signal, sys
 from mindspeed_ms.config.data import PrepareConfig
+from mindspeed_ms.data import readers
 from mindspeed_ms.data.prepare import prepare
-config = PrepareConfig.parse({"arrange": {"max_length": 64, "join": True}, "shard_tokens": 4096})
-prepare([sys.argv[1]], sys.argv[2], sys.argv[3], config, workers=2)
+
+# Before each of these the process may be killed: sys.argv[4] says before which call.
+calls = 0
+def counted(function):
+    def call(*arguments, **more):
+        global calls
+        calls += 1
+        if calls == int(sys.argv[4]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments, **more)
+    return call
+for module, name in ((os, "rename"), (os, "replace"), (os, "fsync"), (os, "mkdir"), (os, "unlink"), (shutil, "rmtree")):
+    setattr(module, name, counted(getattr(module, name)))
+readers.CHUNK_RECORDS = 40  # many chunks, so that segments end inside of files
+config = PrepareConfig.parse({"arrange": {"max_length": 64, "join": True}, "shard_tokens": 2048})
+prepare([sys.argv[1]], sys.argv[2], sys.argv[3], config, workers=2, restart="restart" in sys.argv)
+print(calls)
 """
 
 
-def start(corpus, out, tokenizer):
-    command = [sys.executable, "-c", PROGRAM, str(corpus), str(out), str(tokenizer)]
-    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True)
+def start(corpus, out, tokenizer, kill=0, *more):
+    command = [sys.executable, "-c", PROGRAM, str(corpus), str(out), str(tokenizer), str(kill), *more]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, **pipes)
 
 
 def test_a_kill_at_any_time_changes_nothing(tmp_path, corpus, tokenizer):
-    """MINDSPEED_MS_KILLS kills (50 without it) in groups of four, each group on one folder, then one run to the end."""
-    clean = tmp_path / "clean"
+    """MINDSPEED_MS_KILLS kills (50 without it): most before a call that changes the disk, others at any time.
+
+    In groups of five on one folder, then one run to the end.
+    """
     began = time.monotonic()
-    assert start(corpus, clean, tokenizer).wait() == 0
+    process = start(corpus, tmp_path / "clean", tokenizer)
+    points = int(process.communicate()[0])
     seconds = time.monotonic() - began
-    wanted = files_of(clean)
+    assert points > 100
+    wanted = files_of(tmp_path / "clean")
+    assert len(read_manifest(tmp_path / "clean").buckets[0].shards) > 3, "several segments"
     rng = random.Random(int(os.environ.get("MINDSPEED_MS_SEED", "0")))
     kills = int(os.environ.get("MINDSPEED_MS_KILLS", "50"))
-    for group in range(-(-kills // 4)):
+    died = 0
+    for group in range(-(-kills // 5)):
         out = tmp_path / f"killed{group}"
-        for _ in range(4):
-            process = start(corpus, out, tokenizer)
-            try:
-                process.wait(timeout=rng.uniform(0.1, 1.1) * seconds)
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
-            process.communicate()
+        for kill in range(5):
+            process = start(corpus, out, tokenizer, rng.randint(1, points) if kill else 0)
+            if not kill:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=rng.uniform(0.1, 1) * seconds)
+                process.kill()
+            _, error = process.communicate()
+            assert process.returncode in (0, -signal.SIGKILL), error
+            died += process.returncode != 0
             if not (out / "manifest.json").exists():
                 with pytest.raises(DataError, match="no manifest.json in it"):
                     read_manifest(out)
         last = start(corpus, out, tokenizer)
-        assert last.wait() == 0, last.stderr.read()
+        _, error = last.communicate()
+        assert last.returncode == 0, error
         assert files_of(out) == wanted
+    assert died >= kills // 2
+
+
+def test_a_kill_while_a_set_is_thrown_away_leaves_none_that_is_wrong(tmp_path, corpus, tokenizer):
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join(sentences(50, seed=9)))
+    process = start(other, tmp_path / "clean", tokenizer)
+    assert process.wait() == 0
+    wanted = files_of(tmp_path / "clean")
+    for kill in (1, 2, 3, 5, 8, 13, 20):
+        out = tmp_path / f"set{kill}"
+        assert start(corpus, out, tokenizer).wait() == 0
+        process = start(other, out, tokenizer, kill, "restart")
+        assert process.wait() == -signal.SIGKILL
+        last = start(other, out, tokenizer, 0, "restart")
+        _, error = last.communicate()
+        assert last.returncode == 0, error
+        assert files_of(out) == wanted
+
+
+def test_finished_segments_are_not_tokenized_again(tmp_path, corpus, tokenizer, monkeypatch):
+    monkeypatch.setattr("mindspeed_ms.data.readers.CHUNK_RECORDS", 40)
+
+    def interrupt(phase, done, total, unit):
+        if phase == "tokenize" and (tmp_path / "set" / ".work" / "segments" / "00001").exists():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare([corpus], tmp_path / "set", tokenizer, small(), workers=1, progress=interrupt)
+    done = sum(json.loads(path.read_text())["bytes"] for path in (tmp_path / "set").rglob("segment.json"))
+    told = []
+    prepare([corpus], tmp_path / "set", tokenizer, small(), workers=1, progress=lambda *args: told.append(args))
+    assert told[0][:2] == ("tokenize", done) and done > 0, "it goes on after what is there"
 
 
 def test_two_preparations_in_one_folder_do_not_meet(tmp_path, corpus, tokenizer):
@@ -282,8 +342,9 @@ def test_two_preparations_in_one_folder_do_not_meet(tmp_path, corpus, tokenizer)
 
     with locked(tmp_path / "set"):
         process = start(corpus, tmp_path / "set", tokenizer)
-        assert process.wait() == 1
-        assert "another process prepares a set here" in process.stderr.read()
+        _, error = process.communicate()
+        assert process.returncode == 1
+        assert "another process prepares a set here" in error
     process = start(corpus, tmp_path / "set", tokenizer)
     assert process.wait() == 0, process.stderr.read()
 

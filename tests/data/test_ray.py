@@ -9,6 +9,7 @@ import pytest
 from data_tokenizers import TEXT, data_tokenizer
 
 from mindspeed_ms.config.data import PrepareConfig
+from mindspeed_ms.data import ray_pool
 from mindspeed_ms.data.encode import Encoder
 from mindspeed_ms.data.pool import Pool
 from mindspeed_ms.data.ray_pool import RayPool
@@ -83,6 +84,21 @@ def test_an_actor_that_dies_is_an_error(cluster):
         pytest.raises(DataError, match=r"^a Ray actor was lost \(.*; run the same"),
     ):
         list(pool.map([("echo", 1), ("stop", "kill"), *[("echo", 2)] * 5]))
+
+
+@needs_ray
+def test_actors_that_the_cluster_has_no_cpu_for_are_an_error_that_says_how_many_it_has(cluster, monkeypatch):
+    monkeypatch.setattr(ray_pool, "_START_SECONDS", 3)
+    with pytest.raises(DataError, match=r"^ray: [0-4] of 6 workers began within 3 s; .* has 4; give fewer workers, or"):
+        RayPool(work.doer, 6, None)
+    with RayPool(work.doer, 2, None) as pool:  # nothing of the six is left
+        assert list(pool.map([("echo", 1)])) == [1]
+
+
+@needs_ray
+def test_without_a_number_of_workers_each_cpu_of_the_cluster_gets_one(cluster):
+    with RayPool(work.doubler, None, None) as pool:
+        assert len({pid for _, pid in pool.map(range(12))}) == 4
 
 
 @needs_ray

@@ -189,3 +189,13 @@ def test_without_fsspec_the_error_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(ConfigError, match=r"needs fsspec; run pip install 'mindspeed-ms\[data\]'"):
         fetch("memory://a.txt", tmp_path)
+
+
+def test_pipes_and_devices_are_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe.txt")
+    for path in (tmp_path / "pipe.txt", "/dev/zero"):
+        with pytest.raises(DataError, match="neither a file nor a folder"):
+            fetch(f"file://{path}", tmp_path / "cache")
+    (tmp_path / "a.txt").write_text("a")
+    local, _ = fetch(f"file://{tmp_path}", tmp_path.parent / "cache2")
+    assert [path.name for path in local.rglob("[!.]*")] == ["a.txt"]

@@ -206,3 +206,16 @@ def test_files_without_fields_do_not_fit_a_field(tmp_path):
         found(tmp_path / "set", messages_key="chat")
     assert [file.kind for file in found(tmp_path, messages_key="chat")] == ["jsonl"]
     assert [file.kind for file in found(tmp_path, ids_key="ids")] == ["jsonl", "megatron"]
+
+
+def test_names_that_are_not_utf_8_are_escaped(tmp_path):
+    folder = os.fsencode(tmp_path / "a")
+    os.mkdir(folder)
+    for name in (b"\xff\xfe.jsonl", "é.jsonl".encode(), b"\xff.csv"):
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(b'{"text": "a"}\n')
+    files = found(os.fsdecode(folder), os.fsdecode(os.path.join(folder, b"\xff\xfe.jsonl")))
+    assert {file.name for file in files} == {"a/\\xff\\xfe.jsonl", "a/é.jsonl", "\\xff\\xfe.jsonl"}
+    for text in [file.original for file in files] + files.ignored:
+        text.encode()
+    assert [len(list(read_chunks(file, 0, ReadConfig(), LIMIT))) for file in files] == [1, 1, 1]

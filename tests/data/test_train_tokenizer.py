@@ -3,8 +3,10 @@
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from transformers import AutoTokenizer
@@ -113,3 +115,27 @@ def test_a_corpus_of_nothing_and_a_folder_in_use_are_refused(corpus, tmp_path):
         train_tokenizer([tmp_path / "empty.txt"], tmp_path / "t", vocab_size=300)
     with pytest.raises(ConfigError, match="corpus: is there already; give a new folder"):
         train_tokenizer([corpus], corpus, vocab_size=300)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_training_ends_with_a_signal_and_leaves_nothing(tmp_path, number):
+    chance = random.Random(2)
+    words = ("".join(chance.choices("abcdefghijklmnopqrst", k=8)) for _ in range(300_000))
+    (tmp_path / "a.txt").write_text(" ".join(words))
+    code = f"""
+import sys
+from mindspeed_ms.cli.interrupt import catch_terminate
+from mindspeed_ms.data.train_tokenizer import train_tokenizer
+catch_terminate()
+tell = lambda phase, done, total, unit: print("read" if done == total else "", flush=True)
+train_tokenizer([{str(tmp_path / "a.txt")!r}], {str(tmp_path / "t")!r}, vocab_size=200_000, progress=tell)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        while process.stdout.readline() != b"read\n":
+            pass
+        process.send_signal(number)
+        begin = time.monotonic()
+        _, error = process.communicate(timeout=60)
+    assert time.monotonic() - begin < 3 and process.returncode in (1, -signal.SIGINT)
+    assert error.strip().splitlines()[-1].endswith((b"KeyboardInterrupt", b"Terminated"))
+    assert not (tmp_path / "t").exists()
