@@ -23,6 +23,7 @@ from mindspeed_ms.data import manifest as m
 from mindspeed_ms.data.files import disk_errors, write_atomic
 from mindspeed_ms.data.sources import SourceFile
 from mindspeed_ms.errors import DataError
+from mindspeed_ms.paths import open_regular, read_regular
 
 WORK = ".work"
 _PIECE = 4 << 20
@@ -79,7 +80,7 @@ def _digest(source: SourceFile) -> str:
     digest = xxhash.xxh3_128()
     for path in [source.path, *([source.path.with_suffix(".idx")] if source.kind == "megatron" else [])]:
         try:
-            with open(path, "rb", buffering=0) as file:
+            with open_regular(path) as file:
                 while piece := file.read(_PIECE):
                     digest.update(piece)
         except OSError as error:
@@ -154,11 +155,11 @@ def begin(out: Path, inputs: Sequence[Input], tokenizer: str, config: PrepareCon
 
 def _read_job(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_regular(path, m.MAX_BYTES))
         return found if isinstance(found, dict) else {}
     except FileNotFoundError:
         return None
-    except ValueError:
+    except (OSError, ValueError, RecursionError):
         return {}  # of no use, and of no job
 
 

@@ -17,6 +17,7 @@ from pydantic import Field, field_validator
 from mindspeed_ms.config.base import Config
 from mindspeed_ms.config.data import PrepareConfig
 from mindspeed_ms.errors import ConfigError, DataError
+from mindspeed_ms.paths import read_regular
 
 NAME = "manifest.json"
 FORMAT = "mindspeed-ms-data"
@@ -135,16 +136,13 @@ def read_manifest(folder: str | Path) -> Manifest:
     """Read and check a set's manifest; its files are not looked at. Raises DataError."""
     path = Path(folder) / NAME
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise DataError(f"{path}: larger than {MAX_BYTES} bytes; this is no manifest")
-        data = path.read_bytes()
+        data = read_regular(path, MAX_BYTES)
     except FileNotFoundError:
-        hint = (
-            "prepare it first" if not (Path(folder) / ".work").exists() else "its preparation did not end: run it again"
-        )
+        unfinished = (Path(folder) / ".work").exists()
+        hint = "its preparation did not end: run it again" if unfinished else "prepare it first"
         raise DataError(f"{folder}: no {NAME} in it, so it is no prepared set; {hint}") from None
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
     found = _CHECKSUM.match(data)
     if not found:
         raise DataError(f"{path}: does not begin with its checksum; it is damaged or no manifest")

@@ -11,10 +11,13 @@ in an order that changes from run to run, and its merges with them.
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
 import random
 import re
 import string
+import sys
 import threading
 import unicodedata
 from collections import Counter
@@ -47,7 +50,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 }
 _INNER = re.compile(r"(?<=\S)\S")
 _MAX_VOCAB = 1 << 24
-_PATIENCE = 0.2  # seconds
+_PATIENCE = 0.5  # seconds
 _SAMPLE = 1000  # documents
 _SAMPLE_CHARACTERS = 10_000  # of each
 
@@ -112,19 +115,29 @@ def _interruptible(work: Callable[[], T], documents: _Documents) -> T:
             result.append(work())
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for; a Rust panic is no Exception
             failure.append(error)
+        ended.set()
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
+    ended = threading.Event()  # Python 3.11 takes a thread for ended when join is interrupted
+    threading.Thread(target=run, daemon=True).start()
     try:
-        while thread.is_alive():
-            thread.join(_PATIENCE)
+        while not ended.wait(_PATIENCE):
+            pass
     except BaseException:
-        documents.stopped = True  # a thread that meets the end of Python in our code would crash it
-        thread.join(_PATIENCE)
+        documents.stopped = True
+        if not ended.wait(_PATIENCE):
+            atexit.register(_leave, ended)
         raise
     if failure:
         raise failure[0]
     return result[0]
+
+
+def _leave(ended: threading.Event) -> None:
+    """The end of Python under a thread that is inside of the library would be a crash."""
+    if not ended.is_set():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(130)
 
 
 def _check(out: Path, kind: str, vocab_size: int, special: list[str], read: ReadConfig) -> None:
