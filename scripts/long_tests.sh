@@ -27,4 +27,4 @@ PYTHON
     rm -rf "$folder"
 fi
 export MINDSPEED_MS_ENGLISH="$english" MINDSPEED_MS_PERPLEXITY_TOKENS=20000 MINDSPEED_MS_LONG_GB=10 MINDSPEED_MS_KILLS=200
-"$PYTHON" -m pytest tests/peers tests/data/test_memory.py tests/data/test_prepare.py -s --durations=10 "$@"
+"$PYTHON" -m pytest tests/peers tests/data/test_memory.py tests/data/test_prepare_life.py -s --durations=10 "$@"

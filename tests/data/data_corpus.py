@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from mindspeed_ms.config.data import PrepareConfig
 from mindspeed_ms.data.manifest import read_manifest
 
 WORDS = "the sea was calm and a small boat went out with three men who spoke of fish and weather".split()
@@ -21,6 +22,11 @@ def sentences(count, seed=0, longest=40):
         words = [rng.choice(WORDS) for _ in range(min(longest, 1 + int(rng.expovariate(1 / 8))))]
         made.append(" ".join([*words, str(number)]))
     return made
+
+
+def small(**arrange):
+    """A configuration of short rows and many segments."""
+    return PrepareConfig.parse({"arrange": {"max_length": 64, **arrange}, "shard_tokens": 4096})
 
 
 def write_tokenizer(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Memory does not grow with the corpus: MINDSPEED_MS_LONG_GB gigabytes of text (10 in the long tests, else 0.1)."""
+"""Memory does not grow with the corpus; the long tests prepare MINDSPEED_MS_LONG_GB gigabytes of text."""
 
 import io
 import os
@@ -8,6 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
 from data_corpus import WORDS, write_tokenizer
 
 from mindspeed_ms.data.manifest import read_manifest
@@ -17,7 +18,8 @@ PROGRAM = """
 import sys
 from mindspeed_ms.config.data import PrepareConfig
 from mindspeed_ms.data.prepare import prepare
-prepare([sys.argv[1]], sys.argv[2], sys.argv[3], PrepareConfig.parse({"arrange": {"join": True}}), workers=2)
+config = PrepareConfig.parse({"arrange": {"join": True}, "shard_tokens": int(sys.argv[4])})
+prepare(sys.argv[1:2], sys.argv[2], sys.argv[3], config, workers=2)
 """
 
 
@@ -59,26 +61,43 @@ def memory(process):
     return found
 
 
-def test_memory_stays_below_a_gigabyte(tmp_path):
-    size = float(os.environ.get("MINDSPEED_MS_LONG_GB", "0.1"))
-    tokenizer = Path(os.environ.get("MINDSPEED_MS_SMOLLM2") or write_tokenizer(tmp_path / "tokenizer.json"))
-    corpus = tmp_path / "corpus.txt.zst"
-    documents = write_corpus(corpus, int(size * 1e9))
-    command = [sys.executable, "-c", PROGRAM, str(corpus), str(tmp_path / "set"), str(tokenizer)]
+def peak_of(folder, size, tokenizer, shard_tokens):
+    """Peak memory while `size` bytes of text are prepared, and the same without the pages of files; in bytes."""
+    folder.mkdir()
+    corpus = folder / "corpus.txt.zst"
+    documents = write_corpus(corpus, size)
+    command = [sys.executable, "-c", PROGRAM, str(corpus), str(folder / "set"), str(tokenizer), str(shard_tokens)]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
     peak = [0, 0]
     ended = threading.Event()
 
     def watch():
-        while not ended.wait(0.1):
+        while not ended.wait(0.05):
             peak[:] = map(max, peak, memory(process.pid))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    assert process.wait() == 0
-    ended.set()
-    watcher.join()
-    manifest = read_manifest(tmp_path / "set")
-    print(f"{size} GB, {manifest.tokens} tokens: peak {peak[0] / 1e6:.0f} MB, {peak[1] / 1e6:.0f} MB without files")
+    try:
+        assert process.wait() == 0
+    finally:
+        ended.set()
+        watcher.join()
+    manifest = read_manifest(folder / "set")
     assert manifest.documents == documents
-    assert peak[0] < 1e9, peak
+    print(f"{size / 1e9:.2f} GB, {manifest.tokens} tokens: {peak[0] / 1e6:.0f} MB, {peak[1] / 1e6:.0f} without files")
+    return peak
+
+
+def test_five_times_the_text_takes_no_more_memory(tmp_path):
+    tokenizer = write_tokenizer(tmp_path / "tokenizer.json")
+    small = peak_of(tmp_path / "small", 20_000_000, tokenizer, 1 << 20)
+    large = peak_of(tmp_path / "large", 100_000_000, tokenizer, 1 << 20)
+    # The tokens alone of the difference are 80 MB.
+    assert large[1] - small[1] < 40e6, (small, large)
+
+
+@pytest.mark.skipif("MINDSPEED_MS_LONG_GB" not in os.environ, reason="a long test: it takes half an hour")
+def test_memory_stays_below_a_gigabyte(tmp_path):
+    tokenizer = Path(os.environ.get("MINDSPEED_MS_SMOLLM2") or write_tokenizer(tmp_path / "tokenizer.json"))
+    size = int(float(os.environ["MINDSPEED_MS_LONG_GB"]) * 1e9)
+    assert peak_of(tmp_path / "long", size, tokenizer, 32 << 20)[0] < 1e9

@@ -6,18 +6,13 @@ import random
 import zlib
 
 import pytest
-from data_corpus import files_of, noise, pieces_of, sentences, write_tokenizer
+from data_corpus import files_of, noise, pieces_of, sentences
 from tokenizers import Tokenizer
 
 from mindspeed_ms.config.data import PrepareConfig
 from mindspeed_ms.data.manifest import read_manifest
 from mindspeed_ms.data.prepare import prepare
 from mindspeed_ms.errors import DataError
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return write_tokenizer(tmp_path_factory.mktemp("tokenizer") / "tokenizer.json")
 
 
 def texts(out):
