@@ -28,48 +28,51 @@ WORKERS = os.cpu_count() or 1
 
 
 def padding(paths: dict[str, Path], tokenizer: Path) -> dict[str, dict[str, float]]:
-    """Padding of each arrangement, by corpus and of all together, from the manifests of prepared sets."""
+    """Padding of each arrangement, by corpus and of all together, from the plans that sets are written by."""
     from mindspeed_ms.config.data import PrepareConfig
-    from mindspeed_ms.data.inspect import padding_to_longest
-    from mindspeed_ms.data.prepare import prepare
+    from mindspeed_ms.data.plan import make_plan
 
     found: dict[str, dict[str, float]] = {}
     for name, inputs in {**{name: [path] for name, path in paths.items()}, "together": list(paths.values())}.items():
         found[name] = {}
-        for arrangement, settings in ARRANGEMENTS.items():
-            with tempfile.TemporaryDirectory() as out:
+        with tempfile.TemporaryDirectory() as work:
+            segments = tokenize(Path(work), inputs, tokenizer)
+            for arrangement, settings in ARRANGEMENTS.items():
+                folder = Path(work) / arrangement
+                folder.mkdir()
                 config = PrepareConfig.parse({"arrange": settings})
-                manifest = prepare(inputs, Path(out) / "set", tokenizer, config, workers=WORKERS)
-            found[name][arrangement] = manifest.padding_share
-            print(
-                f"{name:<10}{arrangement:<17}{[b.length for b in manifest.buckets]!s:<30}{manifest.padding_share:.4f}"
-            )
-            if arrangement == "dp5":
-                # Its last bucket is as long as the longest document, split at 2048 tokens as by all others.
-                found[name]["to_max"] = padding_to_longest(manifest)
-                print(f"{name:<10}{'to_max':<17}{[manifest.buckets[-1].length]!s:<30}{found[name]['to_max']:.4f}")
+                plan = make_plan(folder, segments, config, len(inputs), lambda done, total: None)
+                places = sum(bucket.rows * bucket.length for bucket in plan.buckets)
+                tokens = sum(bucket.tokens for bucket in plan.buckets)
+                shares = {arrangement: 1 - tokens / places}
+                if arrangement == "dp5":
+                    # Its last bucket is as long as the longest document, split at 2048 tokens as by all others.
+                    shares["to_max"] = 1 - tokens / (plan.rows * plan.buckets[-1].length)
+                found[name] |= shares
+                print(f"{name:<10}{[bucket.length for bucket in plan.buckets]!s:<30}{shares}", flush=True)
     return found
 
 
-def tokenize_ours(paths: list[Path], tokenizer: Path) -> float:
-    """Seconds from the files to segments on disk: read, clean, hash, tokenize, write."""
+def tokenize(work: Path, paths: list[Path], tokenizer: Path) -> list:
+    """Segments on disk of the files: read, cleaned, hashed, tokenized, written."""
     from mindspeed_ms.config.data import PrepareConfig
     from mindspeed_ms.data import prepare as p
 
+    config = PrepareConfig()
+    opened = p.open_tokenizer(tokenizer)
+    sources = p.find_sources([str(path) for path in paths], config.read, None)
+    names = [source.name for source in sources]
+    return p.tokenize(
+        work, sources, names, config, lambda: p.make_pool(opened, config, sources, WORKERS), lambda *_: None
+    )
+
+
+def tokenize_ours(paths: list[Path], tokenizer: Path) -> float:
+    """Seconds from the files to segments on disk, starting the workers included."""
+    begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as work:
-        config = PrepareConfig()
-        opened = p.open_tokenizer(tokenizer)
-        sources = p.find_sources([str(path) for path in paths], config.read, None)
-        names = [source.name for source in sources]
-        begin = time.perf_counter()
-        p.tokenize(
-            Path(work), sources, names, config, lambda: p.make_pool(opened, config, sources, WORKERS), print_none
-        )
+        tokenize(Path(work), paths, tokenizer)
         return time.perf_counter() - begin
-
-
-def print_none(*_: object) -> None:
-    """No progress."""
 
 
 def tokenize_peer(paths: list[Path], tokenizer: Path) -> float:
