@@ -94,7 +94,7 @@ def start(corpus, out, tokenizer, kill=0, *more):
 def test_a_kill_at_any_time_changes_nothing(tmp_path, corpus, tokenizer):
     """MINDSPEED_MS_KILLS kills (50 without it): most before a call that changes the disk, others at any time.
 
-    In groups of five on one folder, then one run to the end.
+    Up to five on one folder, then one run to the end.
     """
     began = time.monotonic()
     process = start(corpus, tmp_path / "clean", tokenizer)
@@ -105,18 +105,21 @@ def test_a_kill_at_any_time_changes_nothing(tmp_path, corpus, tokenizer):
     assert len(read_manifest(tmp_path / "clean").buckets[0].shards) > 3, "several segments"
     rng = random.Random(int(os.environ.get("MINDSPEED_MS_SEED", "0")))
     kills = int(os.environ.get("MINDSPEED_MS_KILLS", "50"))
-    died = 0
-    for group in range(-(-kills // 5)):
-        out = tmp_path / f"killed{group}"
+    died = folders = 0
+    while died < kills:
+        folders += 1
+        out = tmp_path / f"killed{folders}"
         for kill in range(5):
-            process = start(corpus, out, tokenizer, rng.randint(1, points) if kill else 0)
-            if not kill:
+            process = start(corpus, out, tokenizer, rng.randint(1, points) if kill % 3 == 0 else 0)
+            if kill % 3:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=rng.uniform(0.1, 1) * seconds)
                 process.kill()
             _, error = process.communicate()
             assert process.returncode in (0, -signal.SIGKILL), error
-            died += process.returncode != 0
+            if process.returncode == 0:
+                break
+            died += 1
             if not (out / "manifest.json").exists():
                 with pytest.raises(DataError, match="no manifest.json in it"):
                     read_manifest(out)
@@ -124,7 +127,6 @@ def test_a_kill_at_any_time_changes_nothing(tmp_path, corpus, tokenizer):
         _, error = last.communicate()
         assert last.returncode == 0, error
         assert files_of(out) == wanted
-    assert died >= kills // 2
 
 
 def test_a_kill_while_a_set_is_thrown_away_leaves_none_that_is_wrong(tmp_path, corpus, tokenizer):
