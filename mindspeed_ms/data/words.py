@@ -30,6 +30,9 @@ _PIECES = re.compile(
 _OVER_A_CUT = re.compile(rf"\s|[A-Za-z]{_MARK}")
 _MOST_PIECES = 200_000  # remembered; with their tokens some 40 MB
 _MOST_CHARACTERS = 8 << 20
+# Where more of a batch than this is new, cutting costs more than it saves: Chinese writes no spaces between words.
+_MOST_NEW = 0.5
+_PAUSE = 15
 
 _OTHERS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _CONTRACTIONS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)", "'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]")
@@ -98,18 +101,21 @@ class WordEncoder:
 
     def __init__(self, ids_of: Callable[[list[str]], Iterable[list[int]]], cut: bool) -> None:
         self._ids_of, self._cut = ids_of, cut
+        self._pause = 0  # batches that get whole texts, before it is tried again
         self._forget()
 
     def encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """int32 [tokens] of all texts end to end and int64 [texts], how many of each; no BOS, no EOS."""
-        if not self._cut:
+        if not self._cut or self._pause:
+            self._pause = max(0, self._pause - 1)
             return _flatten(self._ids_of(texts), len(texts))
         if len(self._index) > _MOST_PIECES or self._characters > _MOST_CHARACTERS:
             self._forget()
         pieces = [_PIECES.findall(text) for text in texts]
         count = sum(map(len, pieces))
         slots = np.fromiter(map(self._index.__getitem__, chain.from_iterable(pieces)), np.int64, count)
-        self._learn()
+        if self._learn() > _MOST_NEW * sum(map(len, texts)):
+            self._pause = _PAUSE
         lengths = self._lengths[slots]
         ends = np.concatenate([[0], np.cumsum(lengths)])
         places = np.repeat(self._starts[slots] - ends[:-1], lengths) + np.arange(ends[-1])
@@ -122,8 +128,8 @@ class WordEncoder:
         self._tokens = np.empty(0, np.int32)
         self._starts = self._lengths = np.empty(0, np.int64)
 
-    def _learn(self) -> None:
-        """The tokens of the pieces that were asked for but not known."""
+    def _learn(self) -> int:
+        """The tokens of the pieces that were asked for but not known; returns how many characters these have."""
         new, self._index.new = self._index.new, []
         if new:
             tokens, lengths = _flatten(self._ids_of(new), len(new))
@@ -131,7 +137,9 @@ class WordEncoder:
             self._tokens = np.concatenate([self._tokens, tokens])
             self._starts = np.concatenate([self._starts, starts])
             self._lengths = np.concatenate([self._lengths, lengths])
-            self._characters += sum(map(len, new))
+        characters = sum(map(len, new))
+        self._characters += characters
+        return characters
 
 
 class _Index(dict[str, int]):

@@ -110,8 +110,8 @@ def test_a_kill_at_any_time_changes_nothing(tmp_path, corpus, tokenizer):
         folders += 1
         out = tmp_path / f"killed{folders}"
         for kill in range(5):
-            process = start(corpus, out, tokenizer, rng.randint(1, points) if kill % 3 == 0 else 0)
-            if kill % 3:
+            process = start(corpus, out, tokenizer, rng.randint(1, points) if kill % 3 != 1 else 0)
+            if kill % 3 == 1:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=rng.uniform(0.1, 1) * seconds)
                 process.kill()

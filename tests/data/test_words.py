@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from data_tokenizers import LLAMA3, TEXT, byte_level, sentence_piece, word_piece
+from data_tokenizers import LLAMA3, TEXT, byte_level, library_tokenizer, sentence_piece, word_piece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
@@ -141,3 +141,21 @@ def test_no_texts_and_empty_texts():
     encoder = WordEncoder(ids_of(byte_level()), cut=True)
     assert [part.tolist() for part in encoder.encode([])] == [[], []]
     assert [part.tolist() for part in encoder.encode(["", ""])] == [[], [0, 0]]
+
+
+def test_text_whose_pieces_do_not_come_again_is_no_longer_cut():
+    tokenizer = library_tokenizer()
+    asked = []
+
+    def ids_of(texts):
+        asked.append(texts)
+        return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+
+    words = WordEncoder(ids_of, cut=True)
+    for number in range(40):
+        texts = [f"new{number}a new{number}b", f"other{number} word{number}"]
+        tokens, lengths = words.encode(texts)
+        wanted = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+        assert tokens.tolist() == sum(wanted, []) and lengths.tolist() == [len(ids) for ids in wanted]
+    assert sum(len(texts) == 2 for texts in asked) > 30, "whole texts"
+    assert sum(len(texts) > 2 for texts in asked) > 1, "cutting is tried again"
