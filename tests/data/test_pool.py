@@ -141,7 +141,7 @@ def test_leaving_ends_busy_workers_at_once():
         results = opened.map([("echo", 0), ("sleep", 60), ("spin",)])
         next(results)
         begin = time.monotonic()
-    assert time.monotonic() - begin < 2 and gone(pids, 0)
+    assert time.monotonic() - begin < 20 and gone(pids, 0)
 
 
 def test_an_interrupt_ends_the_map_and_the_workers():

@@ -91,6 +91,7 @@ def test_actors_that_the_cluster_has_no_cpu_for_are_an_error_that_says_how_many_
     monkeypatch.setattr(ray_pool, "_START_SECONDS", 3)
     with pytest.raises(DataError, match=r"^ray: [0-4] of 6 workers began within 3 s; .* has 4; give fewer workers, or"):
         RayPool(work.doer, 6, None)
+    monkeypatch.undo()
     with RayPool(work.doer, 2, None) as pool:  # nothing of the six is left
         assert list(pool.map([("echo", 1)])) == [1]
 

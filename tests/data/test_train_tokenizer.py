@@ -136,6 +136,6 @@ train_tokenizer([{str(tmp_path / "a.txt")!r}], {str(tmp_path / "t")!r}, vocab_si
         process.send_signal(number)
         begin = time.monotonic()
         _, error = process.communicate(timeout=60)
-    assert time.monotonic() - begin < 3 and process.returncode in (1, -signal.SIGINT, 130)
+    assert time.monotonic() - begin < 20 and process.returncode in (1, -signal.SIGINT, 130)
     assert error.strip().splitlines()[-1].endswith((b"KeyboardInterrupt", b"Terminated"))
     assert not (tmp_path / "t").exists()
