@@ -23,7 +23,6 @@ Nothing else is changed: no Unicode normalization, no stripping, no case folding
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from mindspeed_ms.config.data import CleanConfig
 from mindspeed_ms.errors import DataError
@@ -132,9 +131,3 @@ def read_limit(config: CleanConfig) -> int:
     A character has four bytes at most, and JSON may escape it in twelve.
     """
     return config.max_chars * 12 + 65536
-
-
-def add_counts(total: dict[str, int], counts: Mapping[str, int]) -> None:
-    """Add the counts of a chunk to those of the whole."""
-    for name, count in counts.items():
-        total[name] = total.get(name, 0) + count

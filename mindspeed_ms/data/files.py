@@ -9,11 +9,23 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from mindspeed_ms.data.manifest import FileEntry
 from mindspeed_ms.errors import DataError
+from mindspeed_ms.paths import open_regular
 
 _PIECE = 4 << 20
+
+
+class _Digest(Protocol):
+    """What hashlib and xxhash have in common."""
+
+    def update(self, data: bytes, /) -> None: ...
+    def hexdigest(self) -> str: ...
+
+
+Digest = TypeVar("Digest", bound=_Digest)
 
 
 @contextmanager
@@ -53,11 +65,15 @@ sync_folder = sync_file  # the same call: it makes the names in a folder last
 
 def sha256(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
-    with open(path, "rb", buffering=0) as file:
+    return feed(hashlib.sha256(), path).hexdigest()
+
+
+def feed(digest: Digest, path: Path) -> Digest:
+    """Update a digest with the content of a plain file, piece by piece; returns it. Raises OSError."""
+    with open_regular(path) as file:
         while piece := file.read(_PIECE):
             digest.update(piece)
-    return digest.hexdigest()
+    return digest
 
 
 def describe(folder: Path, path: Path) -> FileEntry:

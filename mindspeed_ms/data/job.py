@@ -20,13 +20,12 @@ import xxhash
 
 from mindspeed_ms.config.data import PrepareConfig
 from mindspeed_ms.data import manifest as m
-from mindspeed_ms.data.files import disk_errors, write_atomic
+from mindspeed_ms.data.files import disk_errors, feed, write_atomic
 from mindspeed_ms.data.sources import SourceFile
 from mindspeed_ms.errors import DataError
-from mindspeed_ms.paths import open_regular, read_regular
+from mindspeed_ms.paths import read_regular
 
 WORK = ".work"
-_PIECE = 4 << 20
 _OURS = re.compile(r"\A(manifest\.json|tokenizer\.json|bucket-\d{5,}|\.work|\..*\.partial)\Z")
 
 
@@ -66,7 +65,10 @@ def look_at(out: Path, sources: Sequence[SourceFile]) -> list[Input]:
     """Read all input files once for their digests, but for those that an earlier run in `out` has read and that have
     kept size and time since. Raises DataError."""
     old = _read_job(out / WORK / "job.json") or {}
-    known = {tuple(entry[:3]): entry[3] for entry in old.get("sources", [])}
+    try:
+        known = {(name, size, mtime): digest for name, size, mtime, digest in old.get("sources", [])}
+    except (TypeError, ValueError):  # nobody's job: it is refused later on
+        known = {}
 
     def digest(source: SourceFile) -> str:
         return known.get((source.name, source.size, source.mtime_ns)) or _digest(source)
@@ -80,11 +82,9 @@ def _digest(source: SourceFile) -> str:
     digest = xxhash.xxh3_128()
     for path in [source.path, *([source.path.with_suffix(".idx")] if source.kind == "megatron" else [])]:
         try:
-            with open_regular(path) as file:
-                while piece := file.read(_PIECE):
-                    digest.update(piece)
+            feed(digest, path)
         except OSError as error:
-            raise DataError(f"{source.original}: cannot be read ({error.strerror})") from None
+            raise DataError(f"{source.original}: cannot be read ({error.strerror or error})") from None
     return digest.hexdigest()
 
 

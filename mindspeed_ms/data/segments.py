@@ -18,11 +18,10 @@ from typing import BinaryIO
 import numpy as np
 import xxhash
 
-from mindspeed_ms.data.files import disk_errors, sync_file, sync_folder
+from mindspeed_ms.data.files import disk_errors, feed, sync_file, sync_folder
 from mindspeed_ms.data.types import Position, TokenChunk
 from mindspeed_ms.errors import DataError
 
-_PIECE = 4 << 20
 _MOST_DOCUMENTS = 1 << 21  # in a segment, all of whose documents are laid out in memory at once
 _ARRAYS = {
     "tokens": np.int32,
@@ -170,17 +169,9 @@ def _read(folder: Path, number: int) -> Segment:
     try:
         facts = json.loads((folder / "segment.json").read_bytes())
         for name, digest in facts["arrays"].items():
-            if _digest(folder / f"{name}.bin") != digest:
+            if feed(xxhash.xxh3_64(), folder / f"{name}.bin").hexdigest() != digest:
                 raise DataError(f"{folder / name}.bin: damaged since it was written; begin anew with --restart")
         after = Position(*facts["after"])
         return Segment(folder, number, facts["source"], after, facts["bytes"], facts["counts"], facts["damaged"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(f"{folder}: damaged since it was written ({error}); begin anew with --restart") from None
-
-
-def _digest(path: Path) -> str:
-    digest = xxhash.xxh3_64()
-    with open(path, "rb", buffering=0) as file:
-        while piece := file.read(_PIECE):
-            digest.update(piece)
-    return digest.hexdigest()

@@ -2,13 +2,14 @@
 
 import json
 import unicodedata
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mindspeed_ms.config.data import CleanConfig
-from mindspeed_ms.data.clean import COUNTS, Cleaner, add_counts, read_limit
+from mindspeed_ms.data.clean import COUNTS, Cleaner, read_limit
 from mindspeed_ms.errors import DataError
 
 
@@ -93,10 +94,10 @@ def test_length_is_counted_in_characters_without_the_white_space_at_the_ends(tex
 
 
 def test_counts_add_up_and_start_again():
-    cleaner, total = Cleaner(CleanConfig()), {"documents_read": 1}
+    cleaner, total = Cleaner(CleanConfig()), Counter(documents_read=1)
     for _ in range(2):
         cleaner.clean(b"", "a", 1)
-        add_counts(total, cleaner.take_counts())
+        total.update(cleaner.take_counts())
     assert total["empty"] == 2 and total["documents_read"] == 1 and not any(cleaner.counts.values())
 
 

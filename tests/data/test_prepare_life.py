@@ -217,3 +217,12 @@ def test_what_has_finished_no_segment_is_begun_anew(tmp_path, corpus, tokenizer)
     with pytest.raises(DataError, match="no record has the key 'txt'"):
         prepare([corpus], tmp_path / "set", tokenizer, config, workers=1)
     assert prepare([corpus], tmp_path / "set", tokenizer, small(), workers=1).documents == 900
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[{}]", '{"sources": [{}]}', '{"sources": 5}', '{"sources": [[1, [2], 3, 4]]}']
+)
+def test_a_job_that_nobody_wrote_is_begun_anew_or_refused_in_a_line(tmp_path, corpus, tokenizer, content):
+    (tmp_path / "set/.work").mkdir(parents=True)
+    (tmp_path / "set/.work/job.json").write_text(content)
+    assert prepare([corpus], tmp_path / "set", tokenizer, small(), workers=1).documents == 900
