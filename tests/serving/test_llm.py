@@ -220,7 +220,7 @@ def test_prompts_that_are_none_are_named(make_llm, prompts):
 
 @pytest.mark.parametrize("prompt", [None, 1.5, b"x", [1.5], [True], [[1]], {"a": 1}])
 def test_a_prompt_that_is_none_fails_alone(make_llm, prompt):
-    good, bad = make_llm()[0].generate(["a", prompt], SamplingParams(max_tokens=2))
+    good, bad = make_llm()[0].generate(["a", prompt], SamplingParams(temperature=0, max_tokens=2))
     assert good.finish_reason == "length"
     assert bad.finish_reason == "error" and "expected text or a list of token ids" in bad.error
 
@@ -249,7 +249,7 @@ def test_a_message_that_json_cannot_hold_is_a_bad_request(make_llm, extra):
         deep = [deep]
     with pytest.raises(RequestError, match="messages: .*recursion.*expected values|chat_template: .*recursion"):
         llm.chat([{"role": "user", "content": "hi"}], extra=deep)
-    assert llm.chat([{"role": "user", "content": "hi"}], SamplingParams(max_tokens=2)).completion_tokens == 2
+    assert llm.chat([{"role": "user", "content": "hi"}], SamplingParams(temperature=0, max_tokens=2)).completion_tokens == 2
 
 
 def test_a_conversation_far_longer_than_the_context_is_not_even_tokenized(make_llm):
@@ -271,7 +271,7 @@ def test_after_a_fork_the_child_is_told_and_the_parent_goes_on(make_llm):
             os._exit(7 if "after the fork" in str(error) else 1)
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    assert llm.generate("a", SamplingParams(max_tokens=2))[0].completion_tokens == 2
+    assert llm.generate("a", SamplingParams(temperature=0, max_tokens=2))[0].completion_tokens == 2
 
 
 @pytest.mark.parametrize("value", ["x", 1.5, True, 0])
