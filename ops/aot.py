@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import mindspore as ms
 from mindspore import ops
@@ -79,12 +79,14 @@ def aot_op(
     outputs: Sequence[tuple[str, str]],
     attrs: Mapping[str, object],
     side_effect: bool = False,
+    bprop: Callable[..., tuple[Any, ...]] | None = None,
 ) -> ops.Custom:
     """Wrap one entry point of the native library as a MindSpore operator.
 
     `inputs` and `outputs` are (name, dtype) pairs, dtype one of f32, f16, i32, u8, or several joined by `|`.
     `attrs` holds ints, floats and lists of ints. `side_effect` marks an operator that writes into an input, so that
-    it is neither dropped nor reordered. Raises BuildError when the library cannot be built.
+    it is neither dropped nor reordered. `bprop(*inputs, out, dout)` gives the gradients of all inputs (`ops.zeros_like`
+    for those that have none). Raises BuildError when the library cannot be built.
     """
     from mindspeed_ms.ops.native.build import library_path
 
@@ -97,7 +99,8 @@ def aot_op(
         info = info.attr(name, "required", _attr_type(value), value=value)
     for row in product(*(dtype.split("|") for _, dtype in (*inputs, *outputs))):
         info = info.dtype_format(*(_DTYPES[name] for name in row))
-    op = ops.Custom(f"{library_path()}:{entry}", None, None, func_type="aot", reg_info=info.target("CPU").get_op_info())
+    reg = info.target("CPU").get_op_info()
+    op = ops.Custom(f"{library_path()}:{entry}", None, None, func_type="aot", bprop=bprop, reg_info=reg)
     if side_effect:
         op.add_prim_attr("side_effect_mem", True)
     return op

@@ -37,6 +37,11 @@ struct AttendJob {
   int64_t stride = 0;
 };
 
+// Kernels of training, one table a family: see gemm.h, flash.h, train.h.
+struct GemmKernels;
+struct FlashKernels;
+struct TrainKernels;
+
 struct Kernels {
   const char *name;
   void (*rms_norm)(const float *x, const float *w, float eps, int64_t h, float *y);
@@ -52,6 +57,9 @@ struct Kernels {
   void (*store_kv)(const float *k, const float *v, int64_t dim, int64_t block, int64_t slot, bool half, uint8_t *key_block,
                    uint8_t *value_block);
   void (*attend)(const AttendJob &job);
+  const GemmKernels *gemm;
+  const FlashKernels *flash;
+  const TrainKernels *train;
 };
 
 extern const Kernels kPortable;

@@ -3,8 +3,11 @@
 #include <cmath>
 #include <limits>
 
+#include "flash.h"
+#include "gemm.h"
 #include "kernels.h"
 #include "simd.h"
+#include "train.h"
 
 namespace MSMS_ISA {
 using msms::Acts;
@@ -59,9 +62,16 @@ void Rope(const float *x, const float *table, int64_t dim, float *y) {
 #include "kernels_linear.inl"
 
 #include "kernels_attention.inl"
+
+#include "kernels_gemm.inl"
+
+#include "kernels_flash.inl"
+
+#include "kernels_train.inl"
 }  // namespace MSMS_ISA
 
 #define MSMS_TABLE(symbol, label)                                                                                     \
   const msms::Kernels msms::symbol = {label, MSMS_ISA::RmsNorm, MSMS_ISA::PackFloat, MSMS_ISA::PackInt8,              \
                                       MSMS_ISA::Panels, MSMS_ISA::UnpackRow,  MSMS_ISA::Swiglu, MSMS_ISA::Add,        \
-                                      MSMS_ISA::Rope, MSMS_ISA::StoreKv, MSMS_ISA::Attend};
+                                      MSMS_ISA::Rope, MSMS_ISA::StoreKv, MSMS_ISA::Attend,           \
+                                      &MSMS_ISA::kGemm, &MSMS_ISA::kFlash, &MSMS_ISA::kTrain};

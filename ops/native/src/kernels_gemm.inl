@@ -1,0 +1,2 @@
+// Part of kernels.inl.
+const msms::GemmKernels kGemm = {};

@@ -1,0 +1,2 @@
+// Attention of training.
+#include "args.h"

@@ -1,0 +1,2 @@
+// Norms, rotation, activations, embedding and dropout of training.
+#include "args.h"

@@ -1,0 +1,2 @@
+// Linear layer and cross entropy in one, a piece of the vocabulary at a time.
+#include "args.h"

@@ -1,0 +1,2 @@
+// Optimizers over many tensors, their norm, and accumulation.
+#include "args.h"
