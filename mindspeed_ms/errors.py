@@ -37,6 +37,14 @@ class BundleError(MindSpeedError):
     """A bundle is damaged, of another version, or not to be trusted."""
 
 
+class TrainError(MindSpeedError):
+    """A training run cannot begin, go on or be resumed."""
+
+
+class CheckpointError(MindSpeedError):
+    """A checkpoint is damaged, incomplete or could not be written."""
+
+
 class RequestError(MindSpeedError):
     """One request is invalid; others are not affected."""
 

@@ -33,7 +33,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "parallel.topology": {"config"},
     "parallel.plan": {"config", "parallel.topology"},
     "parallel.run": {"ops", "ops.native", "models", "parallel.topology", "parallel.plan", "checkpoint"},
-    "train": {"models", "data", "checkpoint", "parallel.run", "ops", "ops.native"},
+    "train": {"config", "models", "weights", "data", "text", "checkpoint", "parallel.run", "ops", "ops.native"},
+    "report": {"config", "data"},
     "compress": {"models", "weights", "ops", "ops.native", "config"},
     "export": {"models", "weights", "compress", "ops", "ops.native", "config"},
     "serving": set(),
@@ -57,6 +58,7 @@ MAY_IMPORT_MINDSPORE = {
     "export": True,
     "data.mindrecord": True,
     "data.loader": True,
+    "report": False,
     "serving.engine.runner": True,
 }
 

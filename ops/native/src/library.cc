@@ -1,4 +1,5 @@
 // What the library says of itself, and the choice of instruction set.
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -47,6 +48,12 @@ int MsmsSetIsa(const char *name) {
 int MsmsThreads() { return msms::Pool::Get().threads(); }
 // Seconds spent inside kernels since the library was loaded, of all callers.
 double MsmsSeconds() { return msms::Pool::Get().Seconds(); }
+// Calls and nanoseconds of each operator, as text of at most `size` bytes; returns the bytes that all of it needs.
+int64_t MsmsTimes(char *buffer, int64_t size) {
+  const std::string text = msms::Pool::Get().Times();
+  if (buffer && size > 0) std::memcpy(buffer, text.data(), std::min<size_t>(static_cast<size_t>(size), text.size()));
+  return static_cast<int64_t>(text.size());
+}
 // Sets the number of threads; 0 means one for each core of the process.
 void MsmsSetThreads(int threads) { msms::Pool::Get().SetThreads(threads); }
 }

@@ -59,6 +59,22 @@ void Pool::AfterFork() {
   sleepers_ = 0;
 }
 
+// Runs before the turn's lock is released.
+void Pool::Count(const char *name, int64_t nanoseconds) {
+  nanoseconds_.fetch_add(nanoseconds, std::memory_order_relaxed);
+  Spent &spent = spent_[name];
+  ++spent.calls;
+  spent.nanoseconds += nanoseconds;
+}
+
+std::string Pool::Times() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  std::string text;
+  for (const auto &[name, spent] : spent_)
+    text.append(name).append(" ").append(std::to_string(spent.calls)).append(" ").append(std::to_string(spent.nanoseconds)).append("\n");
+  return text;
+}
+
 void Pool::SetThreads(int n) {
   auto lock = Lock();
   wanted_ = n < 1 ? DefaultThreads() : n > 1024 ? 1024 : n;

@@ -5,7 +5,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <map>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -19,20 +22,21 @@ class Pool {
   // Held by an operator while it runs: one at a time uses the helpers and the scratch memory. Its time is counted.
   class Turn {
    public:
-    explicit Turn(Pool &pool) : pool_(pool), lock_(pool.mutex_), start_(std::chrono::steady_clock::now()) {}
-    ~Turn() {
-      const auto spent = std::chrono::steady_clock::now() - start_;
-      pool_.nanoseconds_.fetch_add(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count(), std::memory_order_relaxed);
-    }
+    Turn(Pool &pool, const char *name) : pool_(pool), name_(name), lock_(pool.mutex_), start_(std::chrono::steady_clock::now()) {}
+    ~Turn() { pool_.Count(name_, std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start_).count()); }
 
    private:
     Pool &pool_;
+    const char *name_;
     std::unique_lock<std::mutex> lock_;
     std::chrono::steady_clock::time_point start_;
   };
-  Turn Lock() { return Turn(*this); }
+  // The operator is named after the function that calls.
+  Turn Lock(const char *name = __builtin_FUNCTION()) { return Turn(*this, name); }
   // Seconds spent inside operators since the library was loaded.
   double Seconds() const { return static_cast<double>(nanoseconds_.load()) * 1e-9; }
+  // "name calls nanoseconds" of each operator, a line each.
+  std::string Times();
   // Calls body(begin, end, thread) for pieces of [0, n) on the caller (thread 0) and the helpers; returns when all are done.
   template <class Body>
   void For(int64_t n, int64_t piece, const Body &body) {
@@ -66,6 +70,7 @@ class Pool {
   void Resize();
   void KeepApart();
   void AfterFork();
+  void Count(const char *name, int64_t nanoseconds);
 
   std::mutex mutex_;
   std::atomic<int> wanted_{1};
@@ -84,6 +89,10 @@ class Pool {
   int strikes_ = 0;  // stalls in a row; each doubles the time without helpers
   std::chrono::steady_clock::time_point alone_until_;
   std::atomic<int64_t> nanoseconds_{0};
+  struct Spent {
+    int64_t calls = 0, nanoseconds = 0;
+  };
+  std::map<std::string_view, Spent> spent_;  // guarded by mutex_; names are string literals
   uint8_t *scratch_ = nullptr;
   size_t scratch_bytes_ = 0;
 };
