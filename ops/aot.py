@@ -90,7 +90,8 @@ def aot_op(
     """
     from mindspeed_ms.ops.native.build import library_path
 
-    info = CustomRegOp(entry)
+    # MindSpore keeps one signature a name, and an entry point may have several.
+    info = CustomRegOp(f"{entry}{len(inputs)}to{len(outputs)}")
     for index, (name, _) in enumerate(inputs):
         info = info.input(index, name)
     for index, (name, _) in enumerate(outputs):

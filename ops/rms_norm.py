@@ -5,6 +5,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from mindspeed_ms.ops.aot import AscendBody, aot_op, choose
 
+# Its gradient: RmsNormGrad(dy, x, rstd, gamma), rstd being the second output.
 ASCEND = AscendBody("RmsNorm", ("x", "gamma"), {"epsilon": "eps"})
 
 
@@ -22,8 +23,15 @@ class RMSNormReference(nn.Cell):
 
 
 def rms_norm_native(eps: float) -> ops.Custom:
-    """The native kernel: (x [..., H], weight [H]) -> like x."""
-    return aot_op("RmsNorm", [("x", "f32"), ("w", "f32")], [("y", "f32")], {"eps": float(eps)})
+    """The native kernel: (x [..., H], weight [H]) -> like x; its gradient forms the scale of each row again."""
+    attrs = {"eps": float(eps)}
+    inputs = [("dy", "f32"), ("x", "f32"), ("w", "f32")]
+    gradients = aot_op("RmsNormGrad", inputs, [("dx", "f32"), ("dw", "f32")], attrs)
+
+    def bprop(x, w, out, dout):
+        return gradients(dout, x, w)
+
+    return aot_op("RmsNorm", [("x", "f32"), ("w", "f32")], [("y", "f32")], attrs, bprop=bprop)
 
 
 class RMSNorm(nn.Cell):

@@ -14,6 +14,7 @@ from mindspore import Tensor, nn, ops
 from mindspeed_ms.ops.aot import AscendBody, aot_op, choose
 from mindspeed_ms.ops.arena import Arena, vector
 
+# Its gradient: RotaryPositionEmbeddingGrad; ApplyRotaryPosEmb has none.
 ASCEND = AscendBody("RotaryPositionEmbedding", ("x", "cos", "sin", "mode"))
 ASCEND_QUERY_KEY = AscendBody("ApplyRotaryPosEmb", ("query", "key", "cos", "sin", "position_ids"), {"cos_format": "0"})
 
@@ -43,12 +44,21 @@ class RotaryReference(nn.Cell):
 def rotary_table_native(inv_freq: int, head_dim: int) -> ops.Custom:
     """The native kernel: (positions [T] int32, arena) -> [T, D] float32."""
     attrs = {"inv_freq": inv_freq, "head_dim": head_dim}
-    return aot_op("RopeTable", [("positions", "i32"), ("arena", "u8")], [("table", "f32")], attrs)
+
+    def bprop(positions, arena, out, dout):
+        return ops.zeros_like(positions), ops.zeros_like(arena)
+
+    return aot_op("RopeTable", [("positions", "i32"), ("arena", "u8")], [("table", "f32")], attrs, bprop=bprop)
 
 
 def rotary_native() -> ops.Custom:
-    """The native kernel: (x [T, heads, D], table [T, D]) -> like x."""
-    return aot_op("Rope", [("x", "f32"), ("table", "f32")], [("y", "f32")], {})
+    """The native kernel: (x [T, heads, D], table [T, D]) -> like x; its gradient turns back. The table has none."""
+    turn_back = aot_op("RopeGrad", [("dy", "f32"), ("table", "f32")], [("dx", "f32")], {})
+
+    def bprop(x, table, out, dout):
+        return turn_back(dout, table), ops.zeros_like(table)
+
+    return aot_op("Rope", [("x", "f32"), ("table", "f32")], [("y", "f32")], {}, bprop=bprop)
 
 
 class RotaryTable(nn.Cell):

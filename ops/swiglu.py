@@ -4,7 +4,7 @@ from mindspore import Tensor, nn, ops
 
 from mindspeed_ms.ops.aot import AscendBody, aot_op, choose
 
-# The primitive takes [gate, up] joined along `dim`.
+# The primitive takes [gate, up] joined along `dim`; its gradient: SwigluGrad.
 ASCEND = AscendBody("Swiglu", ("input", "dim"))
 
 
@@ -20,8 +20,14 @@ class SwiGLUReference(nn.Cell):
 
 
 def swiglu_native() -> ops.Custom:
-    """The native kernel: (gate, up) of one shape -> like gate."""
-    return aot_op("Swiglu", [("gate", "f32"), ("up", "f32")], [("y", "f32")], {})
+    """The native kernel: (gate, up) of one shape -> like gate; its gradient forms the sigmoid again."""
+    inputs = [("dy", "f32"), ("gate", "f32"), ("up", "f32")]
+    gradients = aot_op("SwigluGrad", inputs, [("dgate", "f32"), ("dup", "f32")], {})
+
+    def bprop(gate, up, out, dout):
+        return gradients(dout, gate, up)
+
+    return aot_op("Swiglu", [("gate", "f32"), ("up", "f32")], [("y", "f32")], {}, bprop=bprop)
 
 
 class SwiGLU(nn.Cell):

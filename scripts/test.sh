@@ -32,7 +32,8 @@ if [ $# -eq 0 ]; then
     "$PYTHON" -m ruff format --check .
 
     step "mypy on the rooms that import no MindSpore"
-    "$PYTHON" -m mypy mindspeed_ms/{errors,log,paths}.py mindspeed_ms/{config,text,weights,data,cli} \
+    "$PYTHON" -m mypy mindspeed_ms/{errors,log,paths}.py mindspeed_ms/{config,text,weights,data,checkpoint,report,cli} \
+        mindspeed_ms/train/{metrics,events,environment,schedule,loss_scale,lock,memory}.py \
         mindspeed_ms/ops/native mindspeed_ms/serving
 
     step "native kernels under the address and undefined-behaviour sanitizers"

@@ -16,8 +16,10 @@ from mindspeed_ms.errors import MindSpeedError
 # Name, module and panel, in the order of a model's life. A module is imported when its command is run or listed.
 _COMMANDS = {
     "data": ("data", "1. Make data of text"),
-    "pull": ("pull", "2. Get a model and judge it"),
-    "eval": ("evaluate", "2. Get a model and judge it"),
+    "pull": ("pull", "2. Get a model, train and judge it"),
+    "train": ("train", "2. Get a model, train and judge it"),
+    "report": ("report", "2. Get a model, train and judge it"),
+    "eval": ("evaluate", "2. Get a model, train and judge it"),
     "quantize": ("quantize", "3. Make it small and portable"),
     "export": ("export", "3. Make it small and portable"),
     "generate": ("generate", "4. Use it"),

@@ -2,11 +2,9 @@
 
 import math
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,18 +12,11 @@ from mindspeed_ms.compress.store import SafetensorsWriter, atomic_directory, wri
 from mindspeed_ms.errors import ConfigError, WeightsError
 from mindspeed_ms.ops.native.quant import QuantTensor, check_scheme, quantize_rtn
 from mindspeed_ms.weights import open_model
+from mindspeed_ms.weights.layout import model_config, write_tokenizer
 from mindspeed_ms.weights.source import ModelSource
 
 SCHEMES = {"w8a8": 8, "w4a8": 4, "w8a16": 8, "w4a16": 4}
 FORMAT_VERSION = 1
-_FROM_HF = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "generation_config.json",
-    "chat_template.jinja",
-    "chat_template.json",
-)
 # The embedding is looked up and the output decides between 50,000 words: both lose most from 4 bits.
 _DELICATE = ("model.embed_tokens.weight", "lm_head.weight")
 _DELICATE_FORM = (8, 32, False)
@@ -90,7 +81,7 @@ def quantize_model(
     source.tokenizer  # noqa: B018 - a missing tokenizer is reported before the work, not after
     report = QuantizeReport(Path(os.path.abspath(out)), scheme, group, asymmetric, _stored_bytes(source))
     config = {
-        **_model_config(source),
+        **model_config(source),
         "quantization_config": {
             "quant_method": "mindspeed_ms",
             "format_version": FORMAT_VERSION,
@@ -112,7 +103,7 @@ def quantize_model(
                 writer.add(name, value)
         report.bytes_after = (folder / "model.safetensors").stat().st_size
         write_json(folder / "config.json", config)
-        _write_tokenizer(source, folder)
+        write_tokenizer(source, folder)
     if progress:
         progress(len(names), len(names))
     return report
@@ -172,53 +163,3 @@ def _estimate(source: ModelSource, form: tuple[int, int, bool]) -> int:
         scales = math.ceil(count / group) * (4 if asymmetric else 2) if group else 4 * shape[0]
         total += 4 * count if len(shape) == 1 else count * bits // 8 + scales
     return total
-
-
-def _model_config(source: ModelSource) -> dict[str, Any]:
-    """config.json: the one that came with the model, or Hugging Face's names for what a GGUF says."""
-    from mindspeed_ms.models import MODEL_TYPES, spec_from_hf
-
-    if source.kind == "hf":
-        return dict(source.config)  # type: ignore[attr-defined]
-    spec = source.spec
-    config: dict[str, Any] = {
-        "architectures": [MODEL_TYPES[spec.model_type] + "ForCausalLM"],
-        **spec.model_dump(mode="json", exclude={"qkv_bias", "o_bias", "qk_norm", "rope_scaling", "mlp_bias"}),
-        "hidden_act": "silu",
-        "rope_scaling": None,
-    }
-    if spec.model_type == "llama":
-        config |= {"attention_bias": spec.o_bias, "mlp_bias": spec.mlp_bias}
-    if spec.rope_scaling is not None:
-        scaling = spec.rope_scaling.model_dump(mode="json", exclude={"factors"})
-        config["rope_scaling"] = {"rope_type": scaling.pop("type"), **scaling}
-    try:
-        same = spec_from_hf(config) == spec
-    except ConfigError:
-        same = False
-    if not same:
-        raise ConfigError(
-            f"{source.path}: its configuration (rope scaling {spec.rope_scaling.type if spec.rope_scaling else None}, "
-            f"biases) has no form in a Hugging Face config.json; run `mindspeed-ms export` on the GGUF itself"
-        )
-    return config
-
-
-def _write_tokenizer(source: ModelSource, folder: Path) -> None:
-    if source.kind == "hf":
-        for name in _FROM_HF:
-            if (Path(source.path) / name).is_file():
-                shutil.copyfile(Path(source.path) / name, folder / name)
-        return
-    files = source.tokenizer
-    (folder / "tokenizer.json").write_bytes(files.tokenizer_json)
-    write_json(folder / "tokenizer_config.json", {"add_bos_token": files.add_bos})
-    ids = {
-        "bos_token_id": files.bos_token_id,
-        "eos_token_id": files.eos_token_ids or None,
-        "pad_token_id": files.pad_token_id,
-    }
-    given = {name: value for name, value in ids.items() if value is not None}
-    write_json(folder / "generation_config.json", {**given, **source.generation})
-    if files.chat_template is not None:
-        (folder / "chat_template.jinja").write_text(files.chat_template, encoding="utf-8")

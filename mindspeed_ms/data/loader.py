@@ -36,6 +36,7 @@ class Batch(Mapping[str, Any]):
     tokens: int  # real ones of this rank, without padding
     epoch: int
     step: int  # in the epoch, from 0; every rank has the same bucket at a step
+    ids: Sequence[int] | np.ndarray = ()  # of the real rows: their numbers in the bucket, from 0
 
     def __getitem__(self, name: str) -> Any:
         return self.columns[name]
@@ -217,7 +218,7 @@ def _batches(plan: order.Plan, gathers: list[Gather], rank: int, world_size: int
         bucket, rows = plan.take(part_step, rank, world_size)
         columns, tokens = gathers[bucket](rows)
         step = now.step + part_step - now.part_step
-        yield Batch(columns, gathers[bucket].length, len(rows), tokens, now.epoch, step)
+        yield Batch(columns, gathers[bucket].length, len(rows), tokens, now.epoch, step, rows)
 
 
 def _batch_rows(

@@ -1,24 +1,16 @@
-"""The few pieces that model files share beside the operators: embedding, linear, rotary table, default head size."""
+"""The few pieces that model files share beside the operators: linear, rotary table, starts, default head size."""
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
-from mindspore.common.initializer import initializer
+from mindspore import Tensor, nn, ops
 
-
-class Embedding(nn.Cell):
-    """ids [B, T] int32 -> [B, T, H] float32."""
-
-    def __init__(self, vocab_size: int, hidden_size: int) -> None:
-        super().__init__()
-        self.weight = Parameter(initializer("zeros", (vocab_size, hidden_size), ms.float32))
-
-    def construct(self, ids: Tensor) -> Tensor:
-        return ops.gather(self.weight, ids, 0)
+from mindspeed_ms.ops.dense import Dense
 
 
 class RotaryTable(nn.Cell):
-    """ids [B, T] -> [B * T, D] float32: cosines then sines of positions 0..T-1, once a sequence.
+    """ids [B, T], positions [B, T] int32 or None -> [B * T, D] float32: cosines, then sines, of each position.
+
+    None stands for 0..T-1 in every sequence.
 
     Angles are formed in float64: far into a context float32 would lose the fast frequencies' last digits.
     """
@@ -27,16 +19,24 @@ class RotaryTable(nn.Cell):
         super().__init__()
         self.inv_freq = Tensor(inv_freq.astype(np.float64)[None])
 
-    def construct(self, ids: Tensor) -> Tensor:
+    def construct(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
         b, t = ids.shape
-        positions = ops.tile(ops.arange(t), (b,)).reshape((b * t, 1))
-        angles = positions.astype(ms.float64) * self.inv_freq
+        if positions is None:
+            positions = ops.tile(ops.arange(t), (b,))
+        angles = positions.reshape((b * t, 1)).astype(ms.float64) * self.inv_freq
         return ops.concat((ops.cos(angles), ops.sin(angles)), -1).astype(ms.float32)
 
 
-def linear(inputs: int, outputs: int, bias: bool) -> nn.Dense:
-    """x [..., inputs] -> x w^T + b, [..., outputs], with `weight` [outputs, inputs]."""
-    return nn.Dense(inputs, outputs, weight_init="zeros", bias_init="zeros", has_bias=bias)
+def document_starts(positions: Tensor | None) -> Tensor | None:
+    """positions [B, T] in the documents of each row -> [B, T] int32: where the document of each token begins."""
+    if positions is None:
+        return None
+    return ops.arange(positions.shape[1]).astype(ms.int32) - positions
+
+
+def linear(inputs: int, outputs: int, bias: bool) -> Dense:
+    """x [..., inputs] -> x w^T + b, [..., outputs], with `weight` [outputs, inputs], zeros."""
+    return Dense(inputs, outputs, has_bias=bias)
 
 
 def head_size(hidden_size: int, num_attention_heads: int) -> int:

@@ -11,11 +11,12 @@ from mindspore import Tensor, nn, ops
 
 from mindspeed_ms.config.decoder import DecoderSpec
 from mindspeed_ms.config.huggingface import read_config, rope_scaling
-from mindspeed_ms.models.layers import Embedding, RotaryTable, head_size, linear
+from mindspeed_ms.models.layers import RotaryTable, document_starts, head_size, linear
 from mindspeed_ms.ops.attention import Attention
 from mindspeed_ms.ops.rms_norm import RMSNorm
 from mindspeed_ms.ops.rotary import RotaryEmbedding
 from mindspeed_ms.ops.swiglu import SwiGLU
+from mindspeed_ms.ops.token_embedding import TokenEmbedding
 
 
 @dataclass
@@ -53,7 +54,7 @@ class Qwen2Config:
 
 
 class Qwen2Attention(nn.Cell):
-    """x [B, T, H], table [B * T, D] of cosines and sines -> [B, T, H]; every token sees those before it."""
+    """x [B, T, H], table [B * T, D] of cosines and sines -> [B, T, H]; a token sees those from its start on."""
 
     def __init__(self, spec: DecoderSpec) -> None:
         super().__init__()
@@ -65,13 +66,13 @@ class Qwen2Attention(nn.Cell):
         self.rotate = RotaryEmbedding()
         self.attend = Attention(self.dim**-0.5)
 
-    def construct(self, x: Tensor, table: Tensor) -> Tensor:
+    def construct(self, x: Tensor, table: Tensor, starts: Tensor | None = None) -> Tensor:
         b, t, _ = x.shape
         q = self.rotate(self.q_proj(x).reshape((b * t, self.heads, self.dim)), table)
         k = self.rotate(self.k_proj(x).reshape((b * t, self.kv_heads, self.dim)), table)
         v = self.v_proj(x).reshape((b, t, self.kv_heads, self.dim))
         q, k = q.reshape((b, t, self.heads, self.dim)), k.reshape((b, t, self.kv_heads, self.dim))
-        return self.o_proj(self.attend(q, k, v).reshape((b, t, self.heads * self.dim)))
+        return self.o_proj(self.attend(q, k, v, starts).reshape((b, t, self.heads * self.dim)))
 
 
 class Qwen2MLP(nn.Cell):
@@ -98,31 +99,35 @@ class Qwen2Block(nn.Cell):
         self.post_attention_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
         self.mlp = Qwen2MLP(spec)
 
-    def construct(self, x: Tensor, table: Tensor) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), table)
+    def construct(self, x: Tensor, table: Tensor, starts: Tensor | None = None) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), table, starts)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
 class Qwen2Model(nn.Cell):
-    """ids [B, T] int32 -> hidden states [B, T, H] after the last norm."""
+    """ids [B, T] int32 -> hidden states [B, T, H] after the last norm.
+
+    `positions` [B, T] int32 are each token's place in its document: it sees the tokens of that document before it.
+    """
 
     def __init__(self, spec: DecoderSpec) -> None:
         super().__init__()
-        self.embed_tokens = Embedding(spec.vocab_size, spec.hidden_size)
+        self.embed_tokens = TokenEmbedding(spec.vocab_size, spec.hidden_size)
         self.layers = nn.CellList([Qwen2Block(spec) for _ in range(spec.num_hidden_layers)])
         self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
         self.rotary_table = RotaryTable(spec.inv_freq())
 
-    def construct(self, ids: Tensor) -> Tensor:
-        table = self.rotary_table(ids)
+    def construct(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
+        table = self.rotary_table(ids, positions)
+        starts = document_starts(positions)
         x = self.embed_tokens(ids)
         for layer in self.layers:
-            x = layer(x, table)
+            x = layer(x, table, starts)
         return self.norm(x)
 
 
 class Qwen2ForCausalLM(nn.Cell):
-    """ids [B, T] int32 -> logits [B, T, V] float32, all sequences starting at position 0."""
+    """ids [B, T] int32, positions as the model's -> logits [B, T, V] float32."""
 
     def __init__(self, spec: DecoderSpec) -> None:
         super().__init__()
@@ -133,8 +138,8 @@ class Qwen2ForCausalLM(nn.Cell):
             self.lm_head = linear(spec.hidden_size, spec.vocab_size, False)
         self.matmul = ops.MatMul(transpose_b=True)
 
-    def construct(self, ids: Tensor) -> Tensor:
-        x = self.model(ids)
+    def construct(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
+        x = self.model(ids, positions)
         if not self.tied:
             return self.lm_head(x)
         b, t, h = x.shape

@@ -197,8 +197,6 @@ def library() -> ctypes.CDLL:
             raise BuildError(f"{path}: cannot be loaded ({error}); run `mindspeed-ms ops build --force`") from error
         lib.MsmsIsa.restype = ctypes.c_char_p
         lib.MsmsSeconds.restype = ctypes.c_double
-        lib.MsmsTimes.restype = ctypes.c_int64
-        lib.MsmsTimes.argtypes = [ctypes.c_char_p, ctypes.c_int64]
         if lib.MsmsAbi() != ABI:
             raise BuildError(
                 f"{path}: kernel ABI {lib.MsmsAbi()}, expected {ABI}; run `mindspeed-ms ops build --force`"
@@ -210,10 +208,12 @@ def library() -> ctypes.CDLL:
 def op_times() -> dict[str, tuple[float, int]]:
     """Seconds and calls of each native operator since the library was loaded, by the name of its entry point."""
     lib = library()
+    lib.MsmsTimes.restype, lib.MsmsTimes.argtypes = ctypes.c_int64, [ctypes.c_char_p, ctypes.c_int64]
     size = lib.MsmsTimes(None, 0) + 4096  # operators may run meanwhile
     buffer = ctypes.create_string_buffer(size)
-    lines = buffer.raw[: min(size, lib.MsmsTimes(buffer, size))].decode().splitlines()
-    return {name: (int(spent) * 1e-9, int(calls)) for name, calls, spent in map(str.split, lines)}
+    used = lib.MsmsTimes(buffer, size)
+    lines = buffer.raw[: min(size, used)].decode().splitlines()
+    return {name: (int(spent) * 1e-9, int(calls)) for name, calls, spent in (line.rsplit(" ", 2) for line in lines)}
 
 
 def info() -> dict[str, Any]:

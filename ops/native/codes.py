@@ -1,5 +1,9 @@
 """What the return codes of the native kernels mean."""
 
+import re
+
+from mindspeed_ms.errors import DeviceLostError
+
 CODES: dict[int, str] = {
     1: "wrong number of inputs for this kernel",
     2: "an input's shape contradicts the others or the weights",
@@ -14,3 +18,12 @@ CODES: dict[int, str] = {
     11: "an attribute is missing or contradicts another",
     12: "out of memory for the kernel's scratch space",
 }
+
+
+def kernel_error(error: RuntimeError) -> DeviceLostError:
+    """The sentence behind a kernel's number. MindSpore refuses all later steps of the process, so this is final."""
+    found = re.search(r"function\((\w+)\) is (\d+)", str(error))
+    if found and int(found[2]) in CODES:
+        return DeviceLostError(f"{found[1]}: {CODES[int(found[2])]}; restart the process, MindSpore cannot run on")
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("-")]
+    return DeviceLostError(f"the graph failed: {' '.join(lines)[:300]}; restart the process, MindSpore cannot run on")

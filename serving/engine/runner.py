@@ -2,7 +2,6 @@
 
 import ctypes
 import math
-import re
 from dataclasses import replace
 
 import mindspore as ms
@@ -10,13 +9,13 @@ import numpy as np
 from mindspore import nn
 from mindspore.graph.api import _cell_graph_executor, _real_phase
 
-from mindspeed_ms.errors import BundleError, ConfigError, DeviceLostError
+from mindspeed_ms.errors import BundleError, ConfigError
 from mindspeed_ms.export.inputs import dynamic_inputs
 from mindspeed_ms.export.mindir import write_runnable
 from mindspeed_ms.export.program import cache_shape
 from mindspeed_ms.export.reader import Bundle
 from mindspeed_ms.ops.native import build
-from mindspeed_ms.ops.native.codes import CODES
+from mindspeed_ms.ops.native.codes import kernel_error
 from mindspeed_ms.ops.native.interrupt import keep_interrupt
 from mindspeed_ms.serving.engine.batch import Batch
 from mindspeed_ms.serving.engine.checks import check_batch
@@ -84,7 +83,7 @@ class RaggedRunner:
             with keep_interrupt(self._library):
                 return graph(self._tensors(replace(batch, logit_rows=rows))).asnumpy()
         except RuntimeError as error:
-            raise _kernel_error(error) from error
+            raise kernel_error(error) from error
 
     def _tensors(self, batch: Batch) -> tuple[ms.Tensor, ...]:
         """The graph's inputs in its order; nothing is copied."""
@@ -102,7 +101,7 @@ class _Compiled:
             with keep_interrupt(library):
                 graph(*inputs)
         except RuntimeError as error:
-            raise _kernel_error(error) from error
+            raise kernel_error(error) from error
         self._graph, self._phase = graph, _real_phase(graph.phase, graph)
 
     def __call__(self, inputs: tuple[ms.Tensor, ...]) -> ms.Tensor:
@@ -153,12 +152,3 @@ def _load_graphs(bundle: Bundle, count: int) -> list[nn.GraphCell]:
         ) from error
     finally:
         path.unlink(missing_ok=True)
-
-
-def _kernel_error(error: RuntimeError) -> DeviceLostError:
-    """The sentence behind a kernel's number. MindSpore refuses all later steps of the process, so this is final."""
-    found = re.search(r"function\((\w+)\) is (\d+)", str(error))
-    if found and int(found[2]) in CODES:
-        return DeviceLostError(f"{found[1]}: {CODES[int(found[2])]}; restart the process, MindSpore cannot run on")
-    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("-")]
-    return DeviceLostError(f"the graph failed: {' '.join(lines)[:300]}; restart the process, MindSpore cannot run on")

@@ -14,17 +14,27 @@ from mindspeed_ms.ops import (  # noqa: E402
     aot,
     attention,
     attention_block,
+    dense,
+    dropout,
     embedding,
+    gelu,
+    layer_norm,
     linear,
+    linear_cross_entropy,
     lm_head,
     mlp_block,
+    optimizers,
     paged_attention,
     rms_norm,
     rotary,
     swiglu,
+    token_embedding,
 )
 
-MODULES = [rms_norm, rotary, swiglu, attention, paged_attention, embedding, linear]
+MODULES = [
+    *(rms_norm, rotary, swiglu, attention, paged_attention, embedding, linear),
+    *(dense, dropout, gelu, layer_norm, linear_cross_entropy, optimizers, token_embedding),
+]
 DECLARED = [
     pytest.param(body, id=body.primitive)
     for module in MODULES

@@ -249,7 +249,8 @@ def test_a_message_that_json_cannot_hold_is_a_bad_request(make_llm, extra):
         deep = [deep]
     with pytest.raises(RequestError, match="messages: .*recursion.*expected values|chat_template: .*recursion"):
         llm.chat([{"role": "user", "content": "hi"}], extra=deep)
-    assert llm.chat([{"role": "user", "content": "hi"}], SamplingParams(temperature=0, max_tokens=2)).completion_tokens == 2
+    two = SamplingParams(temperature=0, max_tokens=2)
+    assert llm.chat([{"role": "user", "content": "hi"}], two).completion_tokens == 2
 
 
 def test_a_conversation_far_longer_than_the_context_is_not_even_tokenized(make_llm):

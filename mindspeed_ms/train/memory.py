@@ -1,0 +1,175 @@
+"""How much memory a run will take, before it takes any: parameters, gradients, optimizer state and activations.
+
+All is float32. Of a layer and a token the backward pass needs, in numbers (H hidden, I inner, Q and K the widths of all
+query and of all key heads, N query heads):
+
+    2 H    what both norms read (the residual stream)
+    2 H    what both norms gave
+    Q+2K   queries and keys after rotation, values
+    Q+N    what attention gave, and the logarithm of each sum of exponentials
+    3 I    gate, up, and their product
+
+With `recompute` only the stream that enters a layer stays, and one layer at a time is made again. Beside the layers:
+the last norm's input and output, the gradient of it, and what the gradients of the layer at work take: 2 I + 2 H.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mindspeed_ms.config.decoder import DecoderSpec
+from mindspeed_ms.errors import TrainError
+from mindspeed_ms.train.metrics import resident_bytes
+
+_FLOAT = 4
+_PROCESS = 450 << 20  # MindSpore, its compiler and the kernels, before there is a model
+_GRAPH = 30 << 20  # what each compiled graph keeps
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes by what they are for; `shape` is that of the batch that takes the most."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    graphs: int
+    shape: tuple[int, int]
+
+    @property
+    def total(self) -> int:
+        return self.parameters + self.gradients + self.optimizer + self.activations + self.graphs
+
+
+def estimate(
+    spec: DecoderSpec,
+    shapes: Iterable[tuple[int, int]],
+    *,
+    trained: int,
+    state_floats: int,
+    micro_batches: int = 1,
+    recompute: bool = False,
+    extra: int = 0,
+) -> MemoryEstimate:
+    """The memory of a run.
+
+    shapes: [rows, tokens of a row] of the batches. trained, extra: parameters that are trained, and those beside the
+    model's own (adapters). state_floats: numbers of optimizer state.
+    """
+    parameters = extra + sum(_size(shape) for shape in spec.parameter_shapes().values())
+    found = list(shapes)
+    worst = max(found, key=lambda shape: (shape[0] * shape[1], shape))
+    accumulated = trained if micro_batches > 1 else 0
+    return MemoryEstimate(
+        parameters=_FLOAT * parameters,
+        gradients=_FLOAT * (trained + accumulated),
+        optimizer=_FLOAT * state_floats,
+        activations=_FLOAT * worst[0] * worst[1] * _floats_of_a_token(spec, recompute),
+        graphs=_PROCESS + _GRAPH * (len(found) + (micro_batches > 1)),
+        shape=worst,
+    )
+
+
+def available_bytes() -> int | None:
+    """Memory that this process may have in all: what it has, and what the machine or its control group has left.
+
+    None where the system does not say.
+    """
+    found = [value for value in (_machine(), *_groups()) if value is not None]
+    return min(found) + resident_bytes() if found else None
+
+
+def require(needed: MemoryEstimate, available: int | None, advice: Sequence[str]) -> None:
+    """Raises TrainError when the estimate is more than there is; `advice` is what can be changed."""
+    if available is not None and needed.total > available:
+        rows, length = needed.shape
+        raise TrainError(
+            f"out of memory before the first step: the run takes about {_gb(needed.total)} "
+            f"(parameters {_gb(needed.parameters)}, gradients {_gb(needed.gradients)}, optimizer "
+            f"{_gb(needed.optimizer)}, activations of [{rows}, {length}] {_gb(needed.activations)}), "
+            f"it can have {_gb(available)}; {', '.join(advice)}"
+        )
+
+
+def _floats_of_a_token(spec: DecoderSpec, recompute: bool) -> int:
+    hidden, inner = spec.hidden_size, spec.intermediate_size
+    queries, keys = spec.num_attention_heads * spec.head_dim, spec.num_key_value_heads * spec.head_dim
+    layer = 4 * hidden + 2 * queries + 2 * keys + spec.num_attention_heads + 3 * inner
+    layers = spec.num_hidden_layers
+    kept = layers * hidden + layer if recompute else layers * layer
+    return kept + 3 * hidden + 2 * inner + 2 * hidden
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    size = 1
+    for length in shape:
+        size *= length
+    return size
+
+
+def _machine() -> int | None:
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    except (OSError, ValueError):
+        return None
+
+
+def _groups(root: Path = _CGROUP, own: Path = Path("/proc/self/cgroup")) -> Iterable[int]:
+    """What is left in each control group around this process: of version 2, and of version 1's memory controller."""
+    try:
+        lines = own.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0":
+            base, limit, used = root, "memory.max", "memory.current"
+        elif "memory" in controllers.split(","):
+            base, limit, used = root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+        else:
+            continue
+        folder = base / path.strip("/")
+        # In a container the group's own path may not be there; its root then is the container's.
+        while folder == base or base in folder.parents:
+            most, now, cache = _number(folder / limit), _number(folder / used), _inactive_file(folder)
+            if most is not None and now is not None:
+                yield max(0, most - now + cache)
+            if folder == base:
+                break
+            folder = folder.parent
+
+
+def _inactive_file(folder: Path) -> int:
+    """Bytes of file contents that the group counts and that the system drops when memory is wanted."""
+    try:
+        for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines():
+            name, _, value = line.partition(" ")
+            if name in ("inactive_file", "total_inactive_file"):
+                return int(value)
+    except (OSError, ValueError):
+        pass
+    return 0
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):  # "max" is no limit
+        return None
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.2f} GB"

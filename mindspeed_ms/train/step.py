@@ -1,0 +1,224 @@
+"""One optimizer step of any network: gradients, accumulation, clipping, loss scale, guard and update in one graph."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, ParameterTuple, Tensor, nn
+
+from mindspeed_ms.errors import ConfigError, TrainError
+from mindspeed_ms.train.graph import ApplyStep, MicroStep, ScaledLoss, Update, WholeStep, zeros
+from mindspeed_ms.train.launch import launch
+from mindspeed_ms.train.loss_scale import DynamicLossScale
+from mindspeed_ms.train.optimizer import Optimizer
+
+Batch = Mapping[str, Any] | Sequence[Any]
+_NO_CLIP = 3.0e38
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """A graph that MindSpore compiled, its input shapes, why, and how many seconds its first run took."""
+
+    graph: str
+    shapes: tuple[tuple[int, ...], ...]
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step did.
+
+    step: how many have been made, this one included. loss: the mean over `tokens`. grad_norm: of the mean gradient,
+    before clipping. skipped: something was not finite, or there was no token to learn, and nothing was changed.
+    """
+
+    step: int
+    loss: float
+    tokens: int
+    learning_rate: float
+    grad_norm: float
+    clipped: bool
+    skipped: bool
+    loss_scale: float
+    seconds: float
+    compiled: tuple[Compilation, ...]
+
+
+class TrainStep:
+    """Trains a network, a step a call: `step(batch)`, or `step([batch, batch])` for one step over micro-batches.
+
+    network: a Cell of the batch's `columns`, in this order. It returns (loss summed over tokens, tokens), so that
+        every token weighs the same whatever the micro-batches; or one scalar, a mean, and each micro-batch weighs 1.
+    optimizer: of train/optimizer.py. schedule: the learning rate, or a function of the number of steps made before.
+    max_grad_norm: gradients are scaled down to this global norm.
+    loss_scale: a number or a DynamicLossScale, for float16.
+    columns: of a batch that is a mapping; a batch may also be a sequence of arrays.
+    group: a communication group whose processes hold the same weights and see other batches.
+
+    The parameters that require gradients when it is made are trained, in place. Raises ConfigError.
+    """
+
+    def __init__(
+        self,
+        network: nn.Cell,
+        optimizer: Optimizer,
+        schedule: float | Callable[[int], float],
+        *,
+        max_grad_norm: float | None = None,
+        loss_scale: float | DynamicLossScale | None = None,
+        columns: Sequence[str] = ("input_ids", "labels", "position_ids"),
+        group: str | None = None,
+    ) -> None:
+        if max_grad_norm is not None and not 0 < max_grad_norm < _NO_CLIP:
+            raise ConfigError(f"max_grad_norm: {max_grad_norm}: expected a number above 0, or None")
+        self.network, self.optimizer, self.columns = network, optimizer, tuple(columns)
+        self.schedule = schedule if callable(schedule) else lambda step: float(schedule)
+        self.max_grad_norm, self.loss_scale = max_grad_norm, loss_scale
+        self.weights = ParameterTuple(network.trainable_params())
+        if not self.weights:
+            raise ConfigError("network: none of its parameters requires a gradient; expected at least one to train")
+        self.trained: list[str] = [weight.name for weight in self.weights]
+        if len(set(self.trained)) != len(self.trained):
+            twice = next(name for name in self.trained if self.trained.count(name) > 1)
+            raise ConfigError(f"network: two parameters are named {twice!r}; give each a name of its own")
+        self.states = {
+            kind: ParameterTuple(
+                [zeros(f"optimizer.{kind}.{w.name}", optimizer.state_shape(kind, w.shape)) for w in self.weights]
+            )
+            for kind in optimizer.kinds
+        }
+        network.set_train(True)
+        self._loss = ScaledLoss(network)
+        operator = optimizer.update([optimizer.decays(w.name, w.shape) for w in self.weights])
+        self._update = Update(operator, self.weights, list(self.states.values()), group)
+        self._whole = WholeStep(self._loss, self.weights, self._update)
+        self._micro: MicroStep | None = None
+        self._apply: ApplyStep | None = None
+        self.step, self.applied, self.skipped = 0, 0, 0
+        self.compilations: list[Compilation] = []
+        self._seen: set[tuple[str, tuple[tuple[int, ...], ...]]] = set()
+        self.squares = np.zeros(len(self.weights), np.float32)  # of the last step's gradients, one a tensor
+
+    def __call__(self, batch: Batch | list[Batch]) -> StepResult:
+        """Make one step. Raises DeviceLostError when a kernel refuses its input, such as an unknown token."""
+        started, compiled = time.perf_counter(), len(self.compilations)
+        scale = self._scale()
+        learning_rate = float(self.schedule(self.step))
+        numbers = Tensor(np.array(self.optimizer.numbers(self.applied + 1, learning_rate), np.float64))
+        clip = _one(self.max_grad_norm or _NO_CLIP)
+        batches = batch if isinstance(batch, list) else [batch]
+        if not batches:
+            raise ConfigError("batch: an empty list of micro-batches: expected at least one")
+        if len(batches) == 1:
+            report, squares = self._run("step", self._whole, numbers, _one(scale), clip, *self._tensors(batches[0]))
+        else:
+            micro, apply = self._accumulating()
+            for number, one in enumerate(batches):
+                self._run("micro-batch", micro, _one(float(number > 0)), _one(scale), *self._tensors(one))
+            report, squares = self._run("update", apply, numbers, _one(scale), clip)
+        loss, tokens, norm, taken = (float(x) for x in report.asnumpy())
+        self.squares = squares.asnumpy()
+        self._count(taken > 0, tokens)
+        return StepResult(
+            step=self.step,
+            loss=loss / tokens if tokens else float("nan"),
+            tokens=int(tokens) if np.isfinite(tokens) else 0,
+            learning_rate=learning_rate,
+            grad_norm=norm,
+            clipped=taken > 0 and self.max_grad_norm is not None and norm > self.max_grad_norm,
+            skipped=taken == 0,
+            loss_scale=scale,
+            seconds=time.perf_counter() - started,
+            compiled=tuple(self.compilations[compiled:]),
+        )
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """All parameters ("model.NAME") and the optimizer's state ("optimizer.KIND.NAME"): views, not copies."""
+        return {name: parameter.asnumpy() for name, parameter in self._named().items()}
+
+    def load_tensors(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Take over what `tensors` gave. Raises TrainError for a name too few or too many, and for another shape."""
+        named = self._named()
+        disputed = sorted(set(named) ^ set(tensors))
+        if disputed:
+            where = "is not in the checkpoint" if disputed[0] in named else "is in the checkpoint only"
+            raise TrainError(f"{disputed[0]}: {where}; it belongs to another model, optimizer or adapter")
+        for name, parameter in named.items():
+            if tensors[name].shape != parameter.shape:
+                raise TrainError(f"{name}: shape {tensors[name].shape} in the checkpoint, expected {parameter.shape}")
+        for name, parameter in named.items():
+            parameter.set_data(Tensor(np.ascontiguousarray(tensors[name]), parameter.dtype))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `tensors` does not hold: plain values."""
+        scale = self.loss_scale
+        return {
+            "step": self.step,
+            "applied": self.applied,
+            "skipped": self.skipped,
+            "loss_scale": scale.state_dict() if isinstance(scale, DynamicLossScale) else None,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on after the step that `state_dict` was taken at. Raises ConfigError, TrainError."""
+        for key in ("step", "applied", "skipped"):
+            if not isinstance(state.get(key), int) or state[key] < 0:
+                raise TrainError(f"{key}: {state.get(key)!r} in the checkpoint, expected a whole number from 0")
+        if isinstance(self.loss_scale, DynamicLossScale) and state.get("loss_scale") is not None:
+            self.loss_scale.load_state_dict(state["loss_scale"])
+        self.step, self.applied, self.skipped = state["step"], state["applied"], state["skipped"]
+
+    def _named(self) -> dict[str, Parameter]:
+        named = {f"model.{p.name}": p for p in self.network.get_parameters()}
+        named |= {p.name: p for state in self.states.values() for p in state}
+        return named
+
+    def _scale(self) -> float:
+        scale = self.loss_scale
+        return 1.0 if scale is None else scale.value if isinstance(scale, DynamicLossScale) else float(scale)
+
+    def _count(self, taken: bool, tokens: float) -> None:
+        self.step += 1
+        self.applied += taken
+        self.skipped += not taken
+        if isinstance(self.loss_scale, DynamicLossScale) and tokens != 0:
+            self.loss_scale.update(taken)
+
+    def _accumulating(self) -> tuple[MicroStep, ApplyStep]:
+        if self._micro is None or self._apply is None:
+            sums = ParameterTuple([zeros(f"gradient.{w.name}", w.shape) for w in self.weights])
+            totals = zeros("totals", (2,))
+            self._micro = MicroStep(self._loss, self.weights, sums, totals)
+            self._apply = ApplyStep(sums, totals, self._update)
+        return self._micro, self._apply
+
+    def _tensors(self, batch: Batch) -> list[Tensor]:
+        if isinstance(batch, Mapping):
+            missing = [name for name in self.columns if name not in batch]
+            if missing:
+                expected, known = ", ".join(self.columns), ", ".join(batch)
+                raise ConfigError(f"batch: no column {missing[0]!r}, expected {expected}; it has {known}")
+            batch = [batch[name] for name in self.columns]
+        return [value if isinstance(value, Tensor) else Tensor(value) for value in batch]
+
+    def _run(self, name: str, graph: nn.Cell, *inputs: Tensor) -> Any:
+        shapes = tuple(tuple(x.shape) for x in inputs[3 if name == "step" else 2 if name == "micro-batch" else 3 :])
+        new = (name, shapes) not in self._seen
+        started = time.perf_counter()
+        result = launch(graph, *inputs)
+        if new:
+            self._seen.add((name, shapes))
+            what = f"first {name}" + (f" of {list(shapes[0])}" if shapes else "")
+            self.compilations.append(Compilation(name, shapes, what, time.perf_counter() - started))
+        return result
+
+
+def _one(value: float) -> Tensor:
+    return Tensor(np.array([value], np.float32), ms.float32)

@@ -1,0 +1,6 @@
+"""Helper modules of these tests (report_*.py) are imported by their bare names."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
