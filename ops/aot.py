@@ -86,7 +86,8 @@ def aot_op(
     `inputs` and `outputs` are (name, dtype) pairs, dtype one of f32, f16, i32, u8, or several joined by `|`.
     `attrs` holds ints, floats and lists of ints. `side_effect` marks an operator that writes into an input, so that
     it is neither dropped nor reordered. `bprop(*inputs, out, dout)` gives the gradients of all inputs (`ops.zeros_like`
-    for those that have none). Raises BuildError when the library cannot be built.
+    for those that have none); MindSpore tells gradients apart by the operator's name and `attrs`, so `attrs` has to hold
+    whatever the gradient depends on. Raises BuildError when the library cannot be built.
     """
     from mindspeed_ms.ops.native.build import library_path
 

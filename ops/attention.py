@@ -7,6 +7,7 @@ from mindspore import Tensor, nn, ops
 
 from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.ops.aot import AscendBody, aot_op, choose
+from mindspeed_ms.ops.precision import like, single
 
 # BSND layout; sparse_mode 3 is the causal mask aligned to the last key. Gradient: FlashAttentionScoreGrad. Documents
 # within a row are TND with actual_seq_qlen.
@@ -142,5 +143,5 @@ class Attention(nn.Cell):
         if self.drops and self.training:
             if seed is None:
                 raise ValueError("attention with dropout needs a seed in training")
-            return self.dropping(q, k, v, starts, seed)
-        return self.body(q, k, v, starts)
+            return like(self.dropping(single(q), single(k), single(v), starts, seed), q)
+        return like(self.body(single(q), single(k), single(v), starts), q)

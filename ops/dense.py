@@ -5,6 +5,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import Initializer, initializer
 
 from mindspeed_ms.ops.aot import AscendBody, aot_op, choose
+from mindspeed_ms.ops.precision import like, single
 
 # Its gradient is MatMulExt again: dy w, and dy^T x.
 ASCEND = AscendBody("MatMulExt", ("input", "other"))
@@ -60,5 +61,5 @@ class Dense(nn.Cell):
 
     def construct(self, x: Tensor) -> Tensor:
         if self.has_bias:
-            return self.body(x, self.weight, self.bias)
-        return self.body(x, self.weight)
+            return like(self.body(single(x), single(self.weight), single(self.bias)), x)
+        return like(self.body(single(x), single(self.weight)), x)

@@ -6,6 +6,7 @@ from mindspore import Tensor, nn, ops
 
 from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.ops.aot import AscendBody, aot_op, choose
+from mindspeed_ms.ops.precision import like, single
 
 # Its gradient: DropoutGradExt. There the mask is the primitive's own, kept for the gradient.
 ASCEND = AscendBody("DropoutExt", ("input", "p", "seed", "offset"))
@@ -74,4 +75,4 @@ class Dropout(nn.Cell):
     def construct(self, x: Tensor, seed: Tensor) -> Tensor:
         if self.p == 0 or not self.training:
             return x
-        return self.body(x, seed)
+        return like(self.body(single(x), seed), x)

@@ -6,6 +6,7 @@ from mindspore import Tensor, nn, ops
 
 from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.ops.aot import AscendBody, aot_op, choose
+from mindspeed_ms.ops.precision import like, single
 
 # Its gradient: GeluGradExt.
 ASCEND = AscendBody("GeluExt", ("input", "approximate"))
@@ -47,4 +48,4 @@ class GELU(nn.Cell):
         self.body = choose(lambda: gelu_native(approximate), lambda: GELUReference(approximate))
 
     def construct(self, x: Tensor) -> Tensor:
-        return self.body(x)
+        return like(self.body(single(x)), x)

@@ -7,6 +7,7 @@ rows at a time goes through logits, losses and both gradients.
 from mindspore import Tensor, nn, ops
 
 from mindspeed_ms.ops.aot import AscendBody, aot_op, choose
+from mindspeed_ms.ops.precision import single
 
 # Behind MatMulExt; its gradient is CrossEntropyLossGrad.
 ASCEND = AscendBody("CrossEntropyLoss", ("input", "target", "weight", "reduction", "ignore_index"))
@@ -80,6 +81,7 @@ class LinearCrossEntropy(nn.Cell):
         )
 
     def construct(self, x: Tensor, weight: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = single(x), single(weight)
         if not self.weight_grad:
             weight = ops.stop_gradient(weight)
         if self.training:

@@ -4,6 +4,7 @@ import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindspeed_ms.ops.aot import AscendBody, aot_op, choose
+from mindspeed_ms.ops.precision import like, single
 
 # Its gradient: RmsNormGrad(dy, x, rstd, gamma), rstd being the second output.
 ASCEND = AscendBody("RmsNorm", ("x", "gamma"), {"epsilon": "eps"})
@@ -45,4 +46,4 @@ class RMSNorm(nn.Cell):
         self.body = choose(lambda: rms_norm_native(eps), lambda: RMSNormReference(eps))
 
     def construct(self, x: Tensor) -> Tensor:
-        return self.body(x, self.weight)
+        return like(self.body(single(x), single(self.weight)), x)

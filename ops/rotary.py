@@ -13,6 +13,7 @@ from mindspore import Tensor, nn, ops
 
 from mindspeed_ms.ops.aot import AscendBody, aot_op, choose
 from mindspeed_ms.ops.arena import Arena, vector
+from mindspeed_ms.ops.precision import like, single
 
 # Its gradient: RotaryPositionEmbeddingGrad; ApplyRotaryPosEmb has none.
 ASCEND = AscendBody("RotaryPositionEmbedding", ("x", "cos", "sin", "mode"))
@@ -90,4 +91,4 @@ class RotaryEmbedding(nn.Cell):
         self.body = choose(rotary_native, RotaryReference)
 
     def construct(self, x: Tensor, table: Tensor) -> Tensor:
-        return self.body(x, table)
+        return like(self.body(single(x), single(table)), x)

@@ -3,6 +3,7 @@
 from mindspore import Tensor, nn, ops
 
 from mindspeed_ms.ops.aot import AscendBody, aot_op, choose
+from mindspeed_ms.ops.precision import like, single
 
 # The primitive takes [gate, up] joined along `dim`; its gradient: SwigluGrad.
 ASCEND = AscendBody("Swiglu", ("input", "dim"))
@@ -40,4 +41,4 @@ class SwiGLU(nn.Cell):
         self.body = choose(swiglu_native, SwiGLUReference)
 
     def construct(self, gate: Tensor, up: Tensor) -> Tensor:
-        return self.body(gate, up)
+        return like(self.body(single(gate), single(up)), gate)

@@ -25,7 +25,8 @@ def token_embedding_native(vocab_size: int) -> ops.Custom:
     def bprop(ids, weight, out, dout):
         return ops.zeros_like(ids), weight_gradient(dout, ids)
 
-    return aot_op("TokenEmbedding", [("ids", "i32"), ("w", "f32")], [("y", "f32")], {}, bprop=bprop)
+    # MindSpore knows a gradient by the name and the attributes of its operator: another table is another operator
+    return aot_op("TokenEmbedding", [("ids", "i32"), ("w", "f32")], [("y", "f32")], attrs, bprop=bprop)
 
 
 class TokenEmbedding(nn.Cell):

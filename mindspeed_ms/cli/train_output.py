@@ -131,6 +131,7 @@ def show_plan(plan: "Plan") -> None:
             "optimizer": _megabytes(memory.optimizer),
             f"activations of {rows} x {length}": _megabytes(memory.activations),
             "process and graphs": _megabytes(memory.graphs),
+            "of this not at once": _megabytes(memory.overlap),
             "in all": _megabytes(memory.total),
             "there is": "unknown" if plan.available is None else _megabytes(plan.available),
         },

@@ -30,11 +30,35 @@ class ScaledLoss(nn.Cell):
         return loss * scale, loss, tokens.astype(ms.float32)
 
 
+class Control(nn.Cell):
+    """(loss, tokens, gradients, scale, clip) -> (report, squares [N], control [2]), all of sums over a step.
+
+    scale [1]: the loss scale in the gradients. clip [1]: the norm to clip to. control: what an optimizer's operator
+    takes, the factor of the gradients and whether to skip.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__(auto_prefix=False)
+        self.squares = SumSquares(count)
+
+    def construct(
+        self, loss: Tensor, tokens: Tensor, gradients: tuple[Tensor, ...], scale: Tensor, clip: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        squares = self.squares(gradients)
+        mean = 1.0 / (scale * ops.maximum(tokens, 1.0))
+        norm = ops.sqrt(squares.sum().reshape((1,))) * mean
+        taken = ops.isfinite(norm).logical_and(ops.isfinite(loss)).logical_and(tokens > 0).astype(ms.float32)
+        # as PyTorch's clip_grad_norm_
+        factor = mean * ops.minimum(clip / (norm + 1e-6), ops.ones_like(norm))
+        control = ops.concat((ops.where(taken > 0, factor, ops.zeros_like(factor)), 1.0 - taken))
+        return ops.concat((loss, tokens, norm, taken)), squares, control
+
+
 class Update(nn.Cell):
     """Clips and applies summed gradients: (loss, tokens, gradients, numbers, scale, clip) -> (report, squares [N]).
 
-    numbers: the optimizer's, float64. scale [1]: the loss scale in the gradients. clip [1]: the norm to clip to.
-    `group`: the processes that hold the same weights; loss, tokens and gradients are summed over them first.
+    numbers: the optimizer's, float64. `group`: the processes that hold the same weights; loss, tokens and gradients
+    are summed over them first.
     """
 
     def __init__(
@@ -43,7 +67,7 @@ class Update(nn.Cell):
         super().__init__(auto_prefix=False)
         self.update, self.weights = update, weights
         self.states = tuple(states) or ((),)
-        self.squares = SumSquares(len(weights))
+        self.control = Control(len(weights))
         self.reduce = ops.AllReduce(group=group) if group else None
         self.spread = ops.HyperMap()
 
@@ -53,16 +77,9 @@ class Update(nn.Cell):
         if self.reduce is not None:
             gradients = self.spread(self.reduce, gradients)
             loss, tokens = self.reduce(loss), self.reduce(tokens)
-        squares = self.squares(gradients)
-        mean = 1.0 / (scale * ops.maximum(tokens, 1.0))
-        norm = ops.sqrt(squares.sum().reshape((1,))) * mean
-        taken = ops.isfinite(norm).logical_and(ops.isfinite(loss)).logical_and(tokens > 0).astype(ms.float32)
-        # as PyTorch's clip_grad_norm_
-        factor = mean * ops.minimum(clip / (norm + 1e-6), ops.ones_like(norm))
-        control = ops.concat((ops.where(taken > 0, factor, ops.zeros_like(factor)), 1.0 - taken))
+        report, squares, control = self.control(loss, tokens, gradients, scale, clip)
         done = self.update(self.weights, *self.states, gradients, numbers, control)
-        report = ops.concat((loss, tokens, norm, ops.depend(taken, done)))
-        return report, squares
+        return ops.depend(report, done), squares
 
 
 class WholeStep(nn.Cell):

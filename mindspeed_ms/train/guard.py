@@ -46,8 +46,8 @@ def where_bad(step: TrainStep, result: StepResult, batch: Mapping[str, Any]) -> 
     for weight in step.network.get_parameters():
         if not np.isfinite(weight.asnumpy()).all():
             return f"weight {weight.name} is not finite"
-    if not np.isfinite(result.loss) and isinstance(step.network, CausalLMLoss):
-        network = step.network
+    network = getattr(step.network, "_backbone", step.network)  # below what mixed precision puts around it
+    if not np.isfinite(result.loss) and isinstance(network, CausalLMLoss):
         columns = (batch[name] for name in ("input_ids", "position_ids"))
         inputs = [column if isinstance(column, Tensor) else Tensor(column) for column in columns]
         peaks = launch(LayerPeaks(network.model), *inputs).asnumpy()

@@ -1,5 +1,6 @@
 """The training loss of a decoder: hidden states, output layer and cross entropy without a matrix of all logits."""
 
+import mindspore as ms
 from mindspore import Tensor, nn
 
 from mindspeed_ms.ops.linear_cross_entropy import LinearCrossEntropy
@@ -24,4 +25,4 @@ class CausalLMLoss(nn.Cell):
         weight = self.model.model.embed_tokens.weight if self.tied else self.model.lm_head.weight
         labels = labels.reshape((-1,))
         loss, _ = self.cross_entropy(x.reshape((-1, x.shape[-1])), weight, labels)
-        return loss, (labels != -100).astype(x.dtype).sum().reshape((1,))
+        return loss, (labels != -100).astype(ms.float32).sum().reshape((1,))

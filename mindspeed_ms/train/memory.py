@@ -26,24 +26,31 @@ from mindspeed_ms.train.metrics import resident_bytes
 
 _FLOAT = 4
 _PROCESS = 450 << 20  # MindSpore, its compiler and the kernels, before there is a model
-_GRAPH = 30 << 20  # what each compiled graph keeps
+# What the compiler and the graphs it made keep, measured: of the first graph, and of each more.
+_GRAPH, _LAYER, _ADAPTER = 15 << 20, 12 << 20, 2 << 20
+_MORE = 4  # a further graph takes one part in so many of the first
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes by what they are for; `shape` is that of the batch that takes the most."""
+    """Bytes by what they are for; `shape` is that of the batch that takes the most.
+
+    overlap: of gradients that come to be as activations go, so that both do not count.
+    """
 
     parameters: int
     gradients: int
     optimizer: int
     activations: int
     graphs: int
+    overlap: int
     shape: tuple[int, int]
 
     @property
     def total(self) -> int:
-        return self.parameters + self.gradients + self.optimizer + self.activations + self.graphs
+        parts = self.parameters + self.gradients + self.optimizer + self.activations + self.graphs
+        return parts - self.overlap
 
 
 def estimate(
@@ -55,22 +62,28 @@ def estimate(
     micro_batches: int = 1,
     recompute: bool = False,
     extra: int = 0,
+    adapters: int = 0,
 ) -> MemoryEstimate:
     """The memory of a run.
 
     shapes: [rows, tokens of a row] of the batches. trained, extra: parameters that are trained, and those beside the
-    model's own (adapters). state_floats: numbers of optimizer state.
+    model's own. adapters: layers that have one. state_floats: numbers of optimizer state.
     """
     parameters = extra + sum(_size(shape) for shape in spec.parameter_shapes().values())
     found = list(shapes)
     worst = max(found, key=lambda shape: (shape[0] * shape[1], shape))
     accumulated = trained if micro_batches > 1 else 0
+    activations = _FLOAT * worst[0] * worst[1] * _floats_of_a_token(spec, recompute)
+    # The output layer's gradient is made with the loss, before any activation goes.
+    first = 0 if extra else spec.vocab_size * spec.hidden_size
+    graph = _GRAPH + _LAYER * spec.num_hidden_layers + _ADAPTER * adapters
     return MemoryEstimate(
         parameters=_FLOAT * parameters,
         gradients=_FLOAT * (trained + accumulated),
         optimizer=_FLOAT * state_floats,
-        activations=_FLOAT * worst[0] * worst[1] * _floats_of_a_token(spec, recompute),
-        graphs=_PROCESS + _GRAPH * (len(found) + (micro_batches > 1)),
+        activations=activations,
+        graphs=_PROCESS + graph + (len(found) - 1) * graph // _MORE,
+        overlap=min(_FLOAT * (trained - first), activations),
         shape=worst,
     )
 

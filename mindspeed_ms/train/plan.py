@@ -224,6 +224,7 @@ def _estimate(
         micro_batches=config.step.micro_batches,
         recompute=config.step.recompute,
         extra=numbers if config.lora else 0,
+        adapters=len(trained) // 2 if config.lora else 0,
     )
 
 

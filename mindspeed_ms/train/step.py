@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import mindspore as ms
@@ -15,6 +16,7 @@ from mindspeed_ms.errors import ConfigError, TrainError
 from mindspeed_ms.train.graph import ApplyStep, MicroStep, ScaledLoss, Update, WholeStep, zeros
 from mindspeed_ms.train.launch import launch
 from mindspeed_ms.train.loss_scale import DynamicLossScale
+from mindspeed_ms.train.offload import GradientStep, OffloadedUpdate
 from mindspeed_ms.train.optimizer import Optimizer
 
 Batch = Mapping[str, Any] | Sequence[Any]
@@ -61,6 +63,7 @@ class TrainStep:
     loss_scale: a number or a DynamicLossScale, for float16.
     columns: of a batch that is a mapping; a batch may also be a sequence of arrays.
     group: a communication group whose processes hold the same weights and see other batches.
+    offload: a folder for the optimizer's state, which then takes no memory but for the part at work.
 
     The parameters that require gradients when it is made are trained, in place. Raises ConfigError.
     """
@@ -75,6 +78,7 @@ class TrainStep:
         loss_scale: float | DynamicLossScale | None = None,
         columns: Sequence[str] = ("input_ids", "labels", "position_ids"),
         group: str | None = None,
+        offload: str | Path | None = None,
     ) -> None:
         if max_grad_norm is not None and not 0 < max_grad_norm < _NO_CLIP:
             raise ConfigError(f"max_grad_norm: {max_grad_norm}: expected a number above 0, or None")
@@ -88,17 +92,28 @@ class TrainStep:
         if len(set(self.trained)) != len(self.trained):
             twice = next(name for name in self.trained if self.trained.count(name) > 1)
             raise ConfigError(f"network: two parameters are named {twice!r}; give each a name of its own")
-        self.states = {
-            kind: ParameterTuple(
-                [zeros(f"optimizer.{kind}.{w.name}", optimizer.state_shape(kind, w.shape)) for w in self.weights]
-            )
-            for kind in optimizer.kinds
-        }
         network.set_train(True)
         self._loss = ScaledLoss(network)
-        operator = optimizer.update([optimizer.decays(w.name, w.shape) for w in self.weights])
-        self._update = Update(operator, self.weights, list(self.states.values()), group)
-        self._whole = WholeStep(self._loss, self.weights, self._update)
+        decay = [optimizer.decays(w.name, w.shape) for w in self.weights]
+        self._states: dict[str, np.ndarray | Parameter] = {}
+        if offload is None:
+            states = {
+                kind: ParameterTuple(
+                    [zeros(_state(kind, w), optimizer.state_shape(kind, w.shape)) for w in self.weights]
+                )
+                for kind in optimizer.kinds
+            }
+            self._states = {p.name: p for state in states.values() for p in state}
+            self._update = Update(optimizer.update(decay), self.weights, list(states.values()), group)
+            self._whole = WholeStep(self._loss, self.weights, self._update)
+        else:
+            if group is not None:
+                raise ConfigError("offload: not together with a group of processes; leave one of them out")
+            self._offloaded = OffloadedUpdate(optimizer, self.weights, decay, Path(offload))
+            for kind, views in self._offloaded.states.items():
+                self._states |= {_state(kind, w): view for w, view in zip(self.weights, views, strict=True)}
+            self._gradient = GradientStep(self._loss, self.weights)
+        self.offloaded = offload is not None
         self._micro: MicroStep | None = None
         self._apply: ApplyStep | None = None
         self.step, self.applied, self.skipped = 0, 0, 0
@@ -116,13 +131,7 @@ class TrainStep:
         batches = batch if isinstance(batch, list) else [batch]
         if not batches:
             raise ConfigError("batch: an empty list of micro-batches: expected at least one")
-        if len(batches) == 1:
-            report, squares = self._run("step", self._whole, numbers, _one(scale), clip, *self._tensors(batches[0]))
-        else:
-            micro, apply = self._accumulating()
-            for number, one in enumerate(batches):
-                self._run("micro-batch", micro, _one(float(number > 0)), _one(scale), *self._tensors(one))
-            report, squares = self._run("update", apply, numbers, _one(scale), clip)
+        report, squares = self._take(batches, numbers, _one(scale), clip)
         loss, tokens, norm, taken = (float(x) for x in report.asnumpy())
         self.squares = squares.asnumpy()
         self._count(taken > 0, tokens)
@@ -139,9 +148,23 @@ class TrainStep:
             compiled=tuple(self.compilations[compiled:]),
         )
 
+    def _take(self, batches: list[Batch], numbers: Tensor, scale: Tensor, clip: Tensor) -> tuple[Tensor, Tensor]:
+        if len(batches) == 1 and not self.offloaded:
+            return self._run("step", 3, self._whole, numbers, scale, clip, *self._tensors(batches[0]))
+        if len(batches) == 1:
+            sums = self._run("gradients", 1, self._gradient, scale, *self._tensors(batches[0]))
+            return self._offloaded(*sums, numbers, scale, clip)
+        micro = self._accumulating()
+        for number, one in enumerate(batches):
+            self._run("micro-batch", 2, micro, _one(float(number > 0)), scale, *self._tensors(one))
+        if self.offloaded:
+            loss, tokens = (Tensor(micro.totals.asnumpy()[i : i + 1].copy()) for i in (0, 1))
+            return self._offloaded(loss, tokens, micro.sums, numbers, scale, clip)
+        return self._run("update", 3, self._apply, numbers, scale, clip)
+
     def tensors(self) -> dict[str, np.ndarray]:
         """All parameters ("model.NAME") and the optimizer's state ("optimizer.KIND.NAME"): views, not copies."""
-        return {name: parameter.asnumpy() for name, parameter in self._named().items()}
+        return {name: x.asnumpy() if isinstance(x, Parameter) else x for name, x in self._named().items()}
 
     def load_tensors(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Take over what `tensors` gave. Raises TrainError for a name too few or too many, and for another shape."""
@@ -154,7 +177,10 @@ class TrainStep:
             if tensors[name].shape != parameter.shape:
                 raise TrainError(f"{name}: shape {tensors[name].shape} in the checkpoint, expected {parameter.shape}")
         for name, parameter in named.items():
-            parameter.set_data(Tensor(np.ascontiguousarray(tensors[name]), parameter.dtype))
+            if isinstance(parameter, Parameter):
+                parameter.set_data(Tensor(np.ascontiguousarray(tensors[name]), parameter.dtype))
+            else:
+                parameter[...] = tensors[name]
 
     def state_dict(self) -> dict[str, Any]:
         """What `tensors` does not hold: plain values."""
@@ -175,10 +201,8 @@ class TrainStep:
             self.loss_scale.load_state_dict(state["loss_scale"])
         self.step, self.applied, self.skipped = state["step"], state["applied"], state["skipped"]
 
-    def _named(self) -> dict[str, Parameter]:
-        named = {f"model.{p.name}": p for p in self.network.get_parameters()}
-        named |= {p.name: p for state in self.states.values() for p in state}
-        return named
+    def _named(self) -> dict[str, Parameter | np.ndarray]:
+        return {f"model.{p.name}": p for p in self.network.get_parameters()} | self._states
 
     def _scale(self) -> float:
         scale = self.loss_scale
@@ -191,13 +215,13 @@ class TrainStep:
         if isinstance(self.loss_scale, DynamicLossScale) and tokens != 0:
             self.loss_scale.update(taken)
 
-    def _accumulating(self) -> tuple[MicroStep, ApplyStep]:
-        if self._micro is None or self._apply is None:
+    def _accumulating(self) -> MicroStep:
+        if self._micro is None:
             sums = ParameterTuple([zeros(f"gradient.{w.name}", w.shape) for w in self.weights])
             totals = zeros("totals", (2,))
             self._micro = MicroStep(self._loss, self.weights, sums, totals)
-            self._apply = ApplyStep(sums, totals, self._update)
-        return self._micro, self._apply
+            self._apply = None if self.offloaded else ApplyStep(sums, totals, self._update)
+        return self._micro
 
     def _tensors(self, batch: Batch) -> list[Tensor]:
         if isinstance(batch, Mapping):
@@ -208,8 +232,9 @@ class TrainStep:
             batch = [batch[name] for name in self.columns]
         return [value if isinstance(value, Tensor) else Tensor(value) for value in batch]
 
-    def _run(self, name: str, graph: nn.Cell, *inputs: Tensor) -> Any:
-        shapes = tuple(tuple(x.shape) for x in inputs[3 if name == "step" else 2 if name == "micro-batch" else 3 :])
+    def _run(self, name: str, before: int, graph: nn.Cell | None, *inputs: Tensor) -> Any:
+        """Run a graph; the batch is what comes after `before` other inputs."""
+        shapes = tuple(tuple(x.shape) for x in inputs[before:])
         new = (name, shapes) not in self._seen
         started = time.perf_counter()
         result = launch(graph, *inputs)
@@ -218,6 +243,10 @@ class TrainStep:
             what = f"first {name}" + (f" of {list(shapes[0])}" if shapes else "")
             self.compilations.append(Compilation(name, shapes, what, time.perf_counter() - started))
         return result
+
+
+def _state(kind: str, weight: Parameter) -> str:
+    return f"optimizer.{kind}.{weight.name}"
 
 
 def _one(value: float) -> Tensor:
