@@ -93,7 +93,7 @@ class StepConfig(Config):
     amp: Literal["O0", "O1", "O2", "O3"] = "O0"  # float16 in more and more of the network, as MindSpore defines it
     loss_scale: float | str | None = None  # of the loss, so that float16 gradients do not vanish: a number or "dynamic"
     recompute: bool = False  # keep no activations of a layer: made again for the gradient, for less memory
-    offload_optimizer: bool = False  # keep the optimizer's state out of the graph's memory
+    offload_optimizer: bool = False  # keep the optimizer's state in files of the run, for less memory
 
     @field_validator("loss_scale")
     @classmethod
@@ -211,6 +211,8 @@ class TrainConfig(Config):
     def _consistent(self) -> TrainConfig:
         if self.lora is not None and self.model.source is None:
             raise ValueError("lora trains adapters of a trained model: give model.from, or leave lora out")
+        if self.lora is not None and self.step.amp == "O1":
+            raise ValueError("step.amp O1 wraps the layers that lora wraps: take O0, O2 or O3")
         if self.run.chat and self.model.source is None:
             raise ValueError("run.chat needs a chat template, which comes with model.from; leave it out")
         if self.run.eval_every is not None and self.data.eval is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import mindspore as ms
 import numpy as np
@@ -17,6 +18,8 @@ from mindspeed_ms.train.lora import SEED, LoraConfig, LoraReport, apply_lora, lo
 from mindspeed_ms.train.loss import CausalLMLoss
 from mindspeed_ms.train.loss_scale import DynamicLossScale
 from mindspeed_ms.train.plan import Plan
+from mindspeed_ms.train.precision import apply_amp
+from mindspeed_ms.train.run_folder import OFFLOAD
 from mindspeed_ms.train.schedule import make_schedule
 from mindspeed_ms.train.step import TrainStep
 from mindspeed_ms.weights.load import load_model
@@ -33,7 +36,7 @@ class Training:
 
     def weights(self) -> dict[str, np.ndarray]:
         """All parameters of the model by Hugging Face's names: views. LoRA's are not among them."""
-        return {name: p.asnumpy() for name, p in self.model.parameters_and_names() if "lora_" not in name}
+        return {p.name: p.asnumpy() for p in self.model.get_parameters() if "lora_" not in p.name}
 
     def adapters(self) -> Adapters | None:
         """What LoRA adds to the output of a layer, as samples are written."""
@@ -80,13 +83,17 @@ def build(plan: Plan) -> Training:
     if config.lora is not None:
         lora = config.lora
         report = apply_lora(model, LoraConfig(lora.rank, lora.alpha, lora.dropout, lora.targets), config.run.seed)
-    network = CausalLMLoss(model)
+    if config.step.recompute:
+        for layer in model.model.layers:
+            layer.recompute()
+    network = apply_amp(CausalLMLoss(model), config.step.amp)
     step = TrainStep(
         network,
         plan.optimizer,
         make_schedule(config.schedule, config.optimizer.learning_rate, plan.steps),
         max_grad_norm=config.step.max_grad_norm,
         loss_scale=_loss_scale(config),
+        offload=Path(config.run.out) / OFFLOAD if config.step.offload_optimizer else None,
     )
     return Training(model, network, step, report)
 

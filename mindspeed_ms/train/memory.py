@@ -63,17 +63,19 @@ def estimate(
     recompute: bool = False,
     extra: int = 0,
     adapters: int = 0,
+    dropped: int = 0,
 ) -> MemoryEstimate:
     """The memory of a run.
 
     shapes: [rows, tokens of a row] of the batches. trained, extra: parameters that are trained, and those beside the
-    model's own. adapters: layers that have one. state_floats: numbers of optimizer state.
+    model's own. adapters: layers that have one. dropped: numbers a token that dropout makes
+    copies of. state_floats: numbers of optimizer state.
     """
     parameters = extra + sum(_size(shape) for shape in spec.parameter_shapes().values())
     found = list(shapes)
     worst = max(found, key=lambda shape: (shape[0] * shape[1], shape))
     accumulated = trained if micro_batches > 1 else 0
-    activations = _FLOAT * worst[0] * worst[1] * _floats_of_a_token(spec, recompute)
+    activations = _FLOAT * worst[0] * worst[1] * (_floats_of_a_token(spec, recompute) + dropped)
     # The output layer's gradient is made with the loss, before any activation goes.
     first = 0 if extra else spec.vocab_size * spec.hidden_size
     graph = _GRAPH + _LAYER * spec.num_hidden_layers + _ADAPTER * adapters

@@ -13,6 +13,7 @@ from mindspeed_ms.data.loader import BucketLoader
 from mindspeed_ms.data.manifest import Manifest
 from mindspeed_ms.errors import ConfigError, DataError
 from mindspeed_ms.train import memory
+from mindspeed_ms.train.offload import GROUP_BYTES
 from mindspeed_ms.train.optimizer import OPTIMIZERS, Optimizer
 from mindspeed_ms.weights.source import ModelSource
 
@@ -74,7 +75,6 @@ def make_plan(config: TrainConfig) -> Plan:
 
     Raises ConfigError, WeightsError, TokenizerError, DataError, TrainError.
     """
-    _check_step(config)
     loader = _loader(config, config.data.train, "data.train")
     eval_loader = _loader(config, config.data.eval, "data.eval") if config.data.eval is not None else None
     _check_pair(config, loader.manifest, eval_loader.manifest if eval_loader else None)
@@ -89,18 +89,6 @@ def make_plan(config: TrainConfig) -> Plan:
     return Plan(
         config, spec, hf_config, source, loader, eval_loader, optimizer, trained, steps, batches, needed, available
     )
-
-
-def _check_step(config: TrainConfig) -> None:
-    """Raises ConfigError for what a step cannot do."""
-    step = config.step
-    for key, given, neutral in (
-        ("amp", step.amp, "O0"),
-        ("recompute", step.recompute, False),
-        ("offload_optimizer", step.offload_optimizer, False),
-    ):
-        if given != neutral:
-            raise ConfigError(f"step.{key}: {given!r} is not supported yet, expected {neutral!r}")
 
 
 def _loader(config: TrainConfig, folder: str, key: str) -> BucketLoader:
@@ -216,6 +204,8 @@ def _estimate(
 ) -> memory.MemoryEstimate:
     numbers = sum(math.prod(shape) for shape in trained.values())
     state = sum(math.prod(optimizer.state_shape(kind, shape)) for shape in trained.values() for kind in optimizer.kinds)
+    if config.step.offload_optimizer:
+        state = min(state, len(optimizer.kinds) * GROUP_BYTES // 4)
     return memory.estimate(
         spec,
         shapes,
@@ -225,6 +215,9 @@ def _estimate(
         recompute=config.step.recompute,
         extra=numbers if config.lora else 0,
         adapters=len(trained) // 2 if config.lora else 0,
+        dropped=sum(shape[1] for name, shape in trained.items() if "lora_A" in name)
+        if config.lora and config.lora.dropout
+        else 0,
     )
 
 
@@ -233,6 +226,8 @@ def _advice(config: TrainConfig) -> list[str]:
     found = [f"lower data.{size} (and raise step.micro_batches)"]
     if not config.step.recompute:
         found.append("set step.recompute: true")
+    if not config.step.offload_optimizer and config.lora is None and config.optimizer.name != "sgd":
+        found.append("set step.offload_optimizer: true")
     if config.lora is None and config.model.source is not None:
         found.append("train adapters (lora)")
     elif config.optimizer.name == "adamw" and config.lora is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -117,6 +118,7 @@ class _Run:
                 loop.run(lambda: stop.number is not None)
                 if loop.step == self.plan.steps:
                     model, adapter = self._save(training)
+                    shutil.rmtree(self.folder / files.OFFLOAD, ignore_errors=True)  # the checkpoint holds it
         except MindSpeedError as error:
             with contextlib.suppress(MindSpeedError):  # on a full disk this line finds no place either
                 end(str(error))

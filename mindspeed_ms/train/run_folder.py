@@ -20,7 +20,7 @@ from mindspeed_ms.train.metrics import EVENTS
 from mindspeed_ms.train.metrics import NAME as METRICS
 
 CONFIG, RUN, SAMPLES, CHECKPOINTS = "config.yaml", "run.json", "samples.jsonl", "checkpoints"
-MODEL, ADAPTER = "model", "adapter"
+MODEL, ADAPTER, OFFLOAD = "model", "adapter", "optimizer-state"
 _MOST = 16 << 20
 _HEAD = "# The configuration of this run, all defaults filled in. `mindspeed-ms train FOLDER --resume` reads it.\n"
 

@@ -165,6 +165,17 @@ def test_micro_batches_over_epochs_take_every_row_once(data, tmp_path):
     assert done.tokens == BucketLoader(data / "set", batch_size=1).manifest.tokens
 
 
+def test_all_choices_of_a_step_go_on_bit_by_bit_too(data, tmp_path):
+    """Mixed precision with a dynamic scale, recomputed layers, optimizer state in files, micro-batches."""
+    step = {"amp": "O2", "loss_scale": "dynamic", "recompute": True, "offload_optimizer": True, "micro_batches": 2}
+    go(settings(data, tmp_path / "whole", step=step, run__steps=4))
+    go(settings(data, tmp_path / "run", step=step, run__steps=2))
+    go(settings(data, tmp_path / "run", step=step, run__steps=4), resume=True)
+    assert losses(tmp_path / "run") == losses(tmp_path / "whole")
+    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
+    assert not (tmp_path / "run" / "optimizer-state").exists()
+
+
 def test_lora_trains_adapters_and_writes_them_alone_and_merged(data, tmp_path):
     base = write_model(tmp_path / "base", data)
     changes = {"model": {"from": str(base)}, "lora": {"rank": 2, "dropout": 0.1, "merge": True}}

@@ -62,6 +62,7 @@ WRONG = {
     "samples of nothing": ({"run__sample_tokens": 9}, "sample_tokens has no effect without samples"),
     "adapters of noise": ({"model": {"config": {}}, "lora": {}}, "lora trains adapters of a trained model"),
     "no targets": ({"lora__targets": []}, "lora.targets is .*expected names of layers"),
+    "two wrappers": ({"lora": {}, "step": {"amp": "O1"}}, "step.amp O1 wraps the layers that lora wraps"),
     "rank 0": ({"lora__rank": 0}, "lora.rank is 0"),
     "a guard that never acts": ({"guard__max_skipped": 0}, "guard.max_skipped is 0"),
     "a chat without template": (
