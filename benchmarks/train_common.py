@@ -92,7 +92,7 @@ def batches(name: str, spec: DecoderSpec, model: str | None, count: int) -> list
     if name == "smollm2":
         pages = sorted((Path(__file__).resolve().parent.parent / "docs").glob("*.md"))
         text = "\n\n".join(page.read_text(encoding="utf-8") for page in pages)
-        tokenizer = Tokenizer.from_buffer(open_model(model).tokenizer().tokenizer_json)
+        tokenizer = Tokenizer.from_buffer(open_model(model).tokenizer.tokenizer_json)
         ids = np.array(tokenizer.encode(text).ids, np.int32)
     else:
         # Each token follows from the one before, most of the time, so that there is something to learn.
