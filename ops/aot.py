@@ -80,27 +80,29 @@ def aot_op(
     attrs: Mapping[str, object],
     side_effect: bool = False,
     bprop: Callable[..., tuple[Any, ...]] | None = None,
+    name: str | None = None,
 ) -> ops.Custom:
     """Wrap one entry point of the native library as a MindSpore operator.
 
     `inputs` and `outputs` are (name, dtype) pairs, dtype one of f32, f16, i32, u8, or several joined by `|`.
     `attrs` holds ints, floats and lists of ints. `side_effect` marks an operator that writes into an input, so that
-    it is neither dropped nor reordered. `bprop(*inputs, out, dout)` gives the gradients of all inputs (`ops.zeros_like`
-    for those that have none); MindSpore tells gradients apart by the operator's name and `attrs`, so `attrs` has to hold
-    whatever the gradient depends on. Raises BuildError when the library cannot be built.
+    it is neither dropped nor reordered. `bprop(*inputs, out, dout)` gives the gradients of all inputs
+    (`ops.zeros_like` for those that have none); MindSpore tells gradients apart by the operator's name and `attrs`, so
+    `attrs` has to hold whatever the gradient depends on. `name` is the operator's in MindSpore, where a reader of the
+    graph counts on one. Raises BuildError when the library cannot be built.
     """
     from mindspeed_ms.ops.native.build import library_path
 
     # MindSpore keeps one signature a name, and an entry point may have several.
-    info = CustomRegOp(f"{entry}{len(inputs)}to{len(outputs)}")
-    for index, (name, _) in enumerate(inputs):
-        info = info.input(index, name)
-    for index, (name, _) in enumerate(outputs):
-        info = info.output(index, name)
-    for name, value in attrs.items():
-        info = info.attr(name, "required", _attr_type(value), value=value)
+    info = CustomRegOp(name or f"{entry}{len(inputs)}to{len(outputs)}")
+    for index, (value, _) in enumerate(inputs):
+        info = info.input(index, value)
+    for index, (value, _) in enumerate(outputs):
+        info = info.output(index, value)
+    for key, given in attrs.items():
+        info = info.attr(key, "required", _attr_type(given), value=given)
     for row in product(*(dtype.split("|") for _, dtype in (*inputs, *outputs))):
-        info = info.dtype_format(*(_DTYPES[name] for name in row))
+        info = info.dtype_format(*(_DTYPES[dtype] for dtype in row))
     reg = info.target("CPU").get_op_info()
     op = ops.Custom(f"{library_path()}:{entry}", None, None, func_type="aot", bprop=bprop, reg_info=reg)
     if side_effect:
