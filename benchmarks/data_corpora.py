@@ -42,7 +42,9 @@ def npm_package(package: str, folder: Path) -> Path:
 
 def english_sentences(folder: Path) -> list[str]:
     """The 100,000 sentences of npm nlp-corpus, fetched into a folder."""
-    parts = sorted(npm_package("nlp-corpus@4.4.0", folder).glob("builds/doc-*.json"), key=lambda path: int(path.stem[4:]))
+    parts = sorted(
+        npm_package("nlp-corpus@4.4.0", folder).glob("builds/doc-*.json"), key=lambda path: int(path.stem[4:])
+    )
     sentences = [sentence for path in parts for sentence in json.loads(path.read_text(encoding="utf-8"))]
     return [" ".join(sentence.split()) for sentence in sentences]
 

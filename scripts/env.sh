@@ -1,5 +1,6 @@
 # Sourced by the other scripts: leaves $ROOT (the checkout, entered) and $PYTHON (that of its virtual environment).
-# use_environment EXTRAS makes .venv if there is none and installs the checkout into it with these extras.
+# use_environment EXTRAS makes .venv if there is none and installs the checkout into it with these extras; where
+# MINDSPEED_MS_ENVIRONMENT names the Python of an environment that has them, it is that one.
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$ROOT"
@@ -20,6 +21,11 @@ find_python() {
 
 use_environment() {
     local extras="$1" base state
+    if [ -n "${MINDSPEED_MS_ENVIRONMENT:-}" ]; then
+        PYTHON="$MINDSPEED_MS_ENVIRONMENT"
+        export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
+        return
+    fi
     # The same choice as the build's: $CXX, else g++, else clang++.
     command -v ${CXX:-g++ clang++} >/dev/null || fail "A C++ compiler is needed for the kernels: apt-get install g++"
     if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then

@@ -73,7 +73,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """A language model's whole life on MindSpore: prepare data, fetch, judge, quantize, export, serve.
+    """A language model's whole life on MindSpore: prepare data, train, judge, quantize, export, serve.
 
     `mindspeed-ms COMMAND --help` explains a command.
     """

@@ -23,11 +23,13 @@ def report(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="The page; default: report.html in RUN, or compare-RUN2.html.", show_default=False),
+        typer.Option(
+            help="File of the page; default: report.html in RUN, of two runs compare-RUN2.html.", show_default=False
+        ),
     ] = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Make one page of HTML: curves, speed, memory, where the time went, samples; two runs side by side."""
+    """Make one page of HTML of a run, or of two side by side: curves, speed, memory, samples."""
     from mindspeed_ms.cli.output import busy, table
     from mindspeed_ms.cli.output import report as show
     from mindspeed_ms.report.figures import figures, state

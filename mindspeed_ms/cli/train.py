@@ -12,22 +12,32 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def train(
-    config: Annotated[Path, typer.Argument(help="A YAML file (see configs/train), or the folder of a run.")],
+    config: Annotated[
+        Path, typer.Argument(help="A YAML file (configs/train has some to copy), or the folder of a run.")
+    ],
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Another value of a key, such as optimizer.learning_rate=1e-4; may be repeated."),
+        typer.Option(
+            "--set", help="KEY=VALUE instead of the file's, such as optimizer.learning_rate=1e-4; may be repeated."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run, instead of the file's run.out.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run from its last checkpoint.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in that folder from its last checkpoint.")
+    ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, say what would be done and how much memory it takes.")
+        bool,
+        typer.Option("--dry-run", help="Check everything, print the plan and the memory it takes, and train nothing."),
     ] = False,
     as_json: o.AsJson = False,
 ) -> None:
     """Train a model on a prepared set: from nothing, from a trained one, or adapters of one (LoRA).
 
-    Ctrl-C and SIGTERM finish the step that runs and commit a checkpoint; --resume goes on from there, bit by bit as if
-    nothing had happened. A second Ctrl-C ends at once.
+    Ctrl-C and SIGTERM finish the step that runs and commit a checkpoint.
+
+    --resume goes on from there as if nothing had happened, to the last bit.
+
+    A second Ctrl-C ends at once, without a checkpoint.
     """
     import dataclasses
 

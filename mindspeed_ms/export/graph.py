@@ -29,6 +29,7 @@ class RaggedDecoder(nn.Cell):
                 [("y", "f32")],
                 step.attrs,
                 side_effect=step.side_effect,
+                name=step.entry,  # which readers of a bundle expect
             )
             for step in program.steps
         ]

@@ -59,8 +59,9 @@ class Run:
         return None if last is None or last["line"] < resumed else str(last.get("reason", "unknown"))
 
     def config(self, *keys: str) -> Any:
-        """A value of the run's configuration, or None."""
-        value: Any = self.start.get("config")
+        """A value of the run's configuration, as it was last changed, or None."""
+        told = [line["config"] for line in self.lines.get("resume", []) if "config" in line]
+        value: Any = told[-1] if told else self.start.get("config")
         for key in keys:
             value = value.get(key) if isinstance(value, Mapping) else None
         return value

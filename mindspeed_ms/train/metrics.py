@@ -5,7 +5,7 @@ fall from one line to the next. A number that JSON cannot hold is one of the str
 By kind, a line has beside these
 
 start       environment (environment.py), model, data and config: mappings that `run` fills; once, the first line
-resume      environment, changes: list of sentences; a run went on here, what it had written of later steps was cut off
+resume      environment, config, changes: list of sentences; a run went on here, its lines of later steps were cut off
 step        every step: loss, tokens (that the loss counts), learning_rate, grad_norm, clipped, skipped, loss_scale,
             step_seconds, wait_seconds (for the batch), length (tokens of the longest row), rows (real ones),
             data_tokens (without padding), places (with padding and empty rows), tokens_per_second (of data_tokens,

@@ -98,7 +98,8 @@ class _Run:
             if resume:
                 # Only now: a run that could not go on as it was asked to is left as it was.
                 files.write_run(self.folder, self.plan.config, self._description())
-                metrics.write("resume", step, environment=environment(), changes=changed)
+                plain = self.plan.config.plain()
+                metrics.write("resume", step, environment=environment(), changes=changed, config=plain)
                 self.observe("resume", step, {"changes": changed})
             else:
                 fields = {**self._description(), "config": self.plan.config.plain()}

@@ -80,6 +80,11 @@ class TrainStep:
         group: str | None = None,
         offload: str | Path | None = None,
     ) -> None:
+        if ms.get_context("mode") != ms.GRAPH_MODE:
+            raise ConfigError(
+                "mode: a step is one graph, and MindSpore is set to run operators one by one; call "
+                "mindspore.set_context(mode=mindspore.GRAPH_MODE) first"
+            )
         if max_grad_norm is not None and not 0 < max_grad_norm < _NO_CLIP:
             raise ConfigError(f"max_grad_norm: {max_grad_norm}: expected a number above 0, or None")
         self.network, self.optimizer, self.columns = network, optimizer, tuple(columns)

@@ -73,6 +73,12 @@ def test_a_running_and_a_killed_run_say_how_far_they_are(tmp_path):
     assert run.steps["step"].tolist() == [1, 2] and run.damaged == 0
 
 
+def test_a_run_that_was_resumed_for_longer_is_measured_by_its_new_length(tmp_path):
+    resume = {"kind": "resume", "step": 2, "time": BEGIN + 9, "config": {"run": {"steps": 8}}}
+    folder = write_lines(tmp_path / "run", [start(run={"steps": 2}), step(1), step(2), resume, step(3)])
+    assert state(read_run(folder)) == "running, or killed: 3 of 8 steps"
+
+
 def test_a_resumed_run_runs_again_and_its_pause_is_no_time_of_it(tmp_path):
     lines = [
         start(),

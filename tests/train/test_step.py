@@ -151,6 +151,22 @@ def test_tensors_of_another_model_are_refused(spec, weights):
         step.load_tensors(tensors)
 
 
+def test_a_mode_without_graphs_is_refused(spec, weights):
+    import mindspore as ms
+
+    from mindspeed_ms.train.loss import CausalLMLoss
+    from mindspeed_ms.train.optimizer import AdamW
+    from mindspeed_ms.train.step import TrainStep
+
+    network = CausalLMLoss(our_model(spec, weights))
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    try:
+        with pytest.raises(ConfigError, match="mode: a step is one graph"):
+            TrainStep(network, AdamW(), LR)
+    finally:
+        ms.set_context(mode=ms.GRAPH_MODE)
+
+
 def test_what_makes_no_step_is_refused(spec, weights):
     from mindspeed_ms.train.loss import CausalLMLoss
     from mindspeed_ms.train.optimizer import SGD, AdamW

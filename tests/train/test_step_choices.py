@@ -1,4 +1,4 @@
-"""What a step may be asked for beside: state on disk, mixed precision, recomputation, other optimizers, other bodies."""
+"""What else a step may be asked for: state on disk, mixed precision, recomputation, other optimizers and bodies."""
 
 import numpy as np
 import pytest
@@ -112,7 +112,7 @@ def test_reference_bodies_train_alike(spec, weights, plain, monkeypatch):
 
 @pytest.mark.parametrize("name", ["lion", "sgd", "sgd with momentum", "adafactor"])
 def test_other_optimizers_take_what_torch_would(spec, weights, name):
-    """The operators themselves are compared with PyTorch in tests/ops; here, that a step hands them the right things."""
+    """The operators are compared with PyTorch in tests/ops; here, that a step hands them the right things."""
     torch = pytest.importorskip("torch")
     from mindspeed_ms.train.optimizer import SGD, Adafactor, Lion
 

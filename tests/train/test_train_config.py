@@ -158,7 +158,8 @@ def defaults(model: type[BaseModel], section: str = "") -> dict[tuple[str, str],
 
 
 def test_there_are_configurations_to_copy():
-    assert [file.stem for file in FILES] == ["scratch-135m", "smollm2-full", "smollm2-lora", "tiny"]
+    ours = ["english", "pirate", "poems", "scratch-135m", "smollm2-full", "smollm2-lora", "tiny"]
+    assert [file.stem for file in FILES] == ours
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -196,4 +197,5 @@ def test_the_configurations_are_what_their_names_say():
         return sum(a * (b[0] if b else 1) for a, *b in shapes.values())
 
     assert size("scratch-135m") == 134_515_008  # as Hugging Face counts SmolLM2-135M
-    assert 5e6 < size("tiny") < 10e6
+    assert all(5e6 < size(name) < 10e6 for name in ("tiny", "poems", "english"))
+    assert by_name["pirate"].lora and by_name["pirate"].lora.merge

@@ -1,14 +1,11 @@
 """Started by msrun in two processes: each trains on its own batches, together they make one process's steps."""
 
 import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import mindspore as ms  # noqa: E402
-import numpy as np  # noqa: E402
-from mindspore.communication import GlobalComm, get_rank, init  # noqa: E402
-from train_models import drawn_weights, make_batch, make_spec, our_model  # noqa: E402
+import mindspore as ms
+import numpy as np
+from mindspore.communication import GlobalComm, get_rank, init
+from train_models import drawn_weights, make_batch, make_spec, our_model
 
 
 def main(out: str) -> None:

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# SmolLM2-135M-Instruct learns from the conversations of examples/pirate.jsonl to answer as a pirate: adapters (LoRA) are
+# trained and merged, the model is quantized, exported and served, and asked the same before and after.
+# bash scripts/tune_smollm2.sh [--short] [FOLDER]: some minutes on two cores; --short: a few steps, less than one.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
+source "$ROOT/scripts/real_run.sh"
+begin pirate "$@"
+
+# bundle MODEL NAME: to 4 bits and into $OUT/NAME, unless it is there.
+bundle() {
+    [ ! -e "$OUT/$2" ] || return 0
+    rm -rf "$OUT/$2-int4"
+    ms quantize "$1" "$OUT/$2-int4" --scheme w4a8 --group 32 --asymmetric > "$OUT/$2-quantize.txt"
+    tail -n 5 "$OUT/$2-quantize.txt"
+    ms export "$OUT/$2-int4" "$OUT/$2"
+}
+
+step "Fetch SmolLM2-135M-Instruct (Apache-2.0, 98 MB)"
+model="${MINDSPEED_MS_SMOLLM2:-$(ms pull smollm2)}"
+echo "$model"
+
+step "Make rows of the conversations; the last eight are held out"
+head -n -8 examples/pirate.jsonl > "$OUT/train.jsonl"
+tail -n 8 examples/pirate.jsonl > "$OUT/held-out.jsonl"
+for part in train held-out; do
+    ms data prepare "$OUT/$part.jsonl" --out "$OUT/$part-set" --tokenizer "$model" --config configs/data/chat.yaml
+done
+
+step "Train adapters"
+small=()
+[ -z "$SHORT" ] || small=(
+    --set run.steps=3 --set run.eval_every=null --set run.sample_every=null --set "run.samples=[Hello]"
+    --set run.sample_tokens=8 --set run.log_every=1 --set schedule.warmup_steps=1 --set data.tokens_per_batch=256
+)
+train_run --set "model.from=$model" "${small[@]}"
+step "Report"
+ms report "$OUT/run"
+
+step "Before: the model as it was, in 4 bits, as a bundle"
+bundle "$model" before
+step "After: the model with the adapters merged, likewise"
+bundle "$OUT/run/model" after
+
+step "Ask both, each served over gRPC"
+"$PYTHON" scripts/ask_served.py "$OUT/before" "$OUT/after" --out "$OUT/answers.jsonl" ${SHORT:+--max-tokens 16 --questions 2}
