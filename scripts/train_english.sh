@@ -5,4 +5,4 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 source "$ROOT/scripts/real_run.sh"
 begin english "$@"
-model_from_text "The old man" --mode bucket --buckets 4 --max-length 128 --multiple-of 8
+model_from_text "The old man" --boundaries 32,64,128 --join

@@ -57,12 +57,6 @@ class Training:
 
         return added
 
-    def vary_dropout(self) -> None:
-        """Have the next step drop other inputs than the one before, and the same when it is made again."""
-        seed = self.model._params.get(SEED)
-        if seed is not None:
-            seed.asnumpy()[1] = self.step.step
-
     def merge(self) -> dict[str, np.ndarray]:
         """The weights with LoRA's part added to them, in place; it cannot be trained on after that."""
         merge_lora(self.model)
@@ -95,6 +89,14 @@ def build(plan: Plan) -> Training:
         loss_scale=_loss_scale(config),
         offload=Path(config.run.out) / OFFLOAD if config.step.offload_optimizer else None,
     )
+    seed = model._params.get(SEED)
+    if seed is not None:
+
+        def vary(number: int) -> None:
+            """Each micro-batch drops other inputs than the one before, and the same when it is made again."""
+            seed.asnumpy()[1] = (step.step * config.step.micro_batches + number) & 0x7FFFFFFF
+
+        step.before_batch = vary
     return Training(model, network, step, report)
 
 

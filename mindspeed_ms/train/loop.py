@@ -45,7 +45,7 @@ class Loop:
         self.tokens = 0  # learnt from, without padding
         self.loss: float | None = None
         self.evaluation: Evaluation | None = None
-        self._bad = {"skipped": 0, "diverged": 0}  # steps in a row
+        self._bad = {"skipped": 0, "diverged": 0, "dead": 0}  # steps in a row
         self._done = {"eval": 0, "sample": 0, "checkpoint": 0}  # the step of the last one
         self._loader_state = plan.loader.state_dict()  # after the last whole step
         self._batches: Iterator[Batch] | None = None
@@ -88,7 +88,7 @@ class Loop:
         self.plan.loader.load_state_dict(state["loader"])
         self._loader_state = state["loader"]
         self.tokens, self.loss = state["tokens"], state["loss"]
-        self._bad, self._done = dict(state["bad"]), {**state["done"], "checkpoint": found.step}
+        self._bad, self._done = {**self._bad, **state["bad"]}, {**state["done"], "checkpoint": found.step}
         if state["evaluation"] is not None:
             self.evaluation = Evaluation(**state["evaluation"])
 
@@ -97,7 +97,6 @@ class Loop:
         waited = loader.wait_seconds
         batches = self._next_batches()
         waited = loader.wait_seconds - waited
-        self.training.vary_dropout()
         result = step(batches if len(batches) > 1 else batches[0])
         restore_interrupt()  # without the kernel library nobody has undone what MindSpore did to it
         self._loader_state = loader.state_dict()
@@ -159,6 +158,8 @@ class Loop:
         falling = isinstance(scale, DynamicLossScale) and math.isfinite(result.loss) and result.loss_scale > 1
         self._bad["skipped"] = self._bad["skipped"] + 1 if result.skipped and result.tokens and not falling else 0
         self._bad["diverged"] = self._bad["diverged"] + 1 if diverged else 0
+        dead = result.tokens > 0 and result.grad_norm == 0
+        self._bad["dead"] = self._bad["dead"] + 1 if dead else 0
         first = self.step - limits.max_skipped + 1
         saved = self._done["checkpoint"]
         kept = f"the checkpoint of step {saved} is kept" if saved else "there is no checkpoint yet"
@@ -166,6 +167,11 @@ class Loop:
         if self._bad["skipped"] >= limits.max_skipped:
             raise TrainError(
                 f"{limits.max_skipped} steps in a row, from step {first} on, were not finite: {where}; {advice}"
+            )
+        if self._bad["dead"] >= limits.max_skipped:
+            raise TrainError(
+                f"no gradient has reached any weight from step {first} on (loss {result.loss:.4g}): what the layers give "
+                f"has overflowed or died; {advice}"
             )
         if self._bad["diverged"] >= limits.max_skipped:
             raise TrainError(
@@ -218,6 +224,7 @@ class Loop:
             "frozen": self._frozen,
         }
         saved = self.store.save(self.step, tensors, state)
+        step.release()
         self._done["checkpoint"] = self.step
         self._tell("checkpoint", path=saved.path, bytes=saved.bytes, seconds=time.monotonic() - started)
 

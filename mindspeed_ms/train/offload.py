@@ -13,26 +13,12 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import ParameterTuple, Tensor, nn, ops
+from mindspore import ParameterTuple, Tensor, nn
 
 from mindspeed_ms.errors import TrainError
-from mindspeed_ms.train.graph import Control, ScaledLoss
+from mindspeed_ms.train.graph import GROUP_BYTES, Control, groups
 from mindspeed_ms.train.launch import launch
 from mindspeed_ms.train.optimizer import Optimizer, Shape
-
-GROUP_BYTES = 64 << 20  # of one state tensor's kind in a group
-
-
-class GradientStep(nn.Cell):
-    """(scale [1], *batch) -> (loss [1], tokens [1], gradients)."""
-
-    def __init__(self, loss: ScaledLoss, weights: ParameterTuple) -> None:
-        super().__init__(auto_prefix=False)
-        self.gradient = ops.value_and_grad(loss, None, weights, has_aux=True)
-
-    def construct(self, scale: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        (_, loss, tokens), gradients = self.gradient(scale, *batch)
-        return loss, tokens, gradients
 
 
 class GroupUpdate(nn.Cell):
@@ -85,7 +71,7 @@ class OffloadedUpdate:
         self.control = Control(len(weights))
         self.states: dict[str, list[np.ndarray]] = {kind: [] for kind in optimizer.kinds}
         self._groups: list[tuple[slice, GroupUpdate, list[tuple[Tensor, ...]], list[StateFile]]] = []
-        for number, part in enumerate(_groups([w.size * 4 for w in weights])):
+        for number, part in enumerate(groups(weights, GROUP_BYTES)):
             cell = GroupUpdate(optimizer.update(list(decay[part])), ParameterTuple(list(weights[part])))
             files, tensors = [], []
             for kind in optimizer.kinds:
@@ -108,13 +94,8 @@ class OffloadedUpdate:
                 file.release()
         return report, squares
 
-
-def _groups(sizes: Sequence[int]) -> list[slice]:
-    """Neighbours that together keep to GROUP_BYTES, or one tensor that is larger by itself."""
-    parts, begin, used = [], 0, 0
-    for i, size in enumerate(sizes):
-        if i > begin and used + size > GROUP_BYTES:
-            parts.append(slice(begin, i))
-            begin, used = i, 0
-        used += size
-    return [*parts, slice(begin, len(sizes))]
+    def release(self) -> None:
+        """Give back what memory a reader or a writer of the state has mapped in."""
+        for _, _, _, files in self._groups:
+            for file in files:
+                file.release()

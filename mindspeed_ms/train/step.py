@@ -16,7 +16,7 @@ from mindspeed_ms.errors import ConfigError, TrainError
 from mindspeed_ms.train.graph import ApplyStep, MicroStep, ScaledLoss, Update, WholeStep, zeros
 from mindspeed_ms.train.launch import launch
 from mindspeed_ms.train.loss_scale import DynamicLossScale
-from mindspeed_ms.train.offload import GradientStep, OffloadedUpdate
+from mindspeed_ms.train.offload import OffloadedUpdate
 from mindspeed_ms.train.optimizer import Optimizer
 
 Batch = Mapping[str, Any] | Sequence[Any]
@@ -117,13 +117,14 @@ class TrainStep:
             self._offloaded = OffloadedUpdate(optimizer, self.weights, decay, Path(offload))
             for kind, views in self._offloaded.states.items():
                 self._states |= {_state(kind, w): view for w, view in zip(self.weights, views, strict=True)}
-            self._gradient = GradientStep(self._loss, self.weights)
         self.offloaded = offload is not None
         self._micro: MicroStep | None = None
         self._apply: ApplyStep | None = None
         self.step, self.applied, self.skipped = 0, 0, 0
         self.compilations: list[Compilation] = []
         self._seen: set[tuple[str, tuple[tuple[int, ...], ...]]] = set()
+        self.before_batch: Callable[[int], None] = lambda number: None  # called with the micro-batch's number
+        self.probe: nn.Cell | None = None  # what guard.py compiles once
         self.squares = np.zeros(len(self.weights), np.float32)  # of the last step's gradients, one a tensor
 
     def __call__(self, batch: Batch | list[Batch]) -> StepResult:
@@ -155,12 +156,11 @@ class TrainStep:
 
     def _take(self, batches: list[Batch], numbers: Tensor, scale: Tensor, clip: Tensor) -> tuple[Tensor, Tensor]:
         if len(batches) == 1 and not self.offloaded:
+            self.before_batch(0)
             return self._run("step", 3, self._whole, numbers, scale, clip, *self._tensors(batches[0]))
-        if len(batches) == 1:
-            sums = self._run("gradients", 1, self._gradient, scale, *self._tensors(batches[0]))
-            return self._offloaded(*sums, numbers, scale, clip)
         micro = self._accumulating()
         for number, one in enumerate(batches):
+            self.before_batch(number)
             self._run("micro-batch", 2, micro, _one(float(number > 0)), scale, *self._tensors(one))
         if self.offloaded:
             loss, tokens = (Tensor(micro.totals.asnumpy()[i : i + 1].copy()) for i in (0, 1))
@@ -186,6 +186,12 @@ class TrainStep:
                 parameter.set_data(Tensor(np.ascontiguousarray(tensors[name]), parameter.dtype))
             else:
                 parameter[...] = tensors[name]
+        self.release()
+
+    def release(self) -> None:
+        """Give back the memory of offloaded state that `tensors` or `load_tensors` was read or written by."""
+        if self.offloaded:
+            self._offloaded.release()
 
     def state_dict(self) -> dict[str, Any]:
         """What `tensors` does not hold: plain values."""

@@ -1,14 +1,13 @@
 """Attention for training: value and gradients against PyTorch float64, documents apart, dropout, bits, refusals."""
 
-import ctypes
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ops_harness import Refused, _check, _describe, _words
+from ops_harness import Refused
 from ops_oracle import close, t64
+from ops_training import call
 
 COUNT, SHAPE, TYPE, STARTS, ATTRIBUTE = 1, 2, 3, 9, 11
 NO_STARTS, NO_SEED = np.zeros(1, np.int32), np.zeros(2, np.int32)
@@ -20,27 +19,16 @@ heads = st.sampled_from([(1, 1), (4, 4), (9, 3), (10, 1)])
 head_dims = st.sampled_from([32, 64, 128, 256, 34, 40, 80])
 
 
-def call(native, entry, inputs, attrs, shapes):
-    """An entry point with several outputs, through the harness."""
-    arrays = [np.ascontiguousarray(x) for x in inputs] + [np.full(shape, np.nan, np.float32) for shape in shapes]
-    text = ";".join(f"{name} {_words(value)}" for name, value in attrs.items())
-    handle = ctypes.c_void_p(native.harness.Open(native.path.encode(), entry.encode(), text.encode()))
-    assert handle.value
-    try:
-        ndims, sizes, types = _describe(arrays, [str(x.dtype) for x in arrays])
-        _check(native.harness.Start(handle, ndims, sizes, types))
-        pointers = (ctypes.c_void_p * len(arrays))(*[x.ctypes.data for x in arrays])
-        _check(native.harness.Call(handle, len(arrays), pointers, ndims, sizes, types))
-    finally:
-        native.harness.Close(handle)
-    return arrays[len(inputs) :]
+def whole(arrays):
+    """Parts of arrays as arrays of their own."""
+    return [np.ascontiguousarray(x) for x in arrays]
 
 
 def forward(native, q, k, v, starts=None, seed=None, dropout=0.0):
     """y and the logarithms of the sums."""
     more = [NO_STARTS if starts is None else starts, NO_SEED if seed is None else np.array(seed, np.int32)]
     attrs = {"scale": q.shape[3] ** -0.5, "dropout": dropout}
-    return call(native, "FlashAttention", [q, k, v, *more], attrs, [q.shape, (q.shape[0], q.shape[2], q.shape[1])])
+    return call(native, "FlashAttention", whole([q, k, v, *more]), attrs, [q.shape, (q.shape[0], q.shape[2], q.shape[1])])
 
 
 def run(native, q, k, v, dy, starts=None, seed=None, dropout=0.0):
@@ -48,9 +36,8 @@ def run(native, q, k, v, dy, starts=None, seed=None, dropout=0.0):
     y, lse = forward(native, q, k, v, starts, seed, dropout)
     more = [NO_STARTS if starts is None else starts, NO_SEED if seed is None else np.array(seed, np.int32)]
     attrs = {"scale": q.shape[3] ** -0.5, "dropout": dropout}
-    return y, *call(
-        native, "FlashAttentionGrad", [dy, q, k, v, y, lse, *more], attrs, [q.shape, k.shape, k.shape]
-    )  # fmt: skip
+    inputs = whole([dy, q, k, v, y, lse, *more])
+    return y, *call(native, "FlashAttentionGrad", inputs, attrs, [q.shape, k.shape, k.shape])
 
 
 def kept(seed, dropout, b, h, t, s):
@@ -258,7 +245,7 @@ def test_refusals(native):
             if entry == "FlashAttention" and not changed.keys().isdisjoint(("dy", "y", "lse")):
                 continue
             with pytest.raises(Refused) as refusal:
-                call(native, entry, arrays[:count], attrs, shapes)
+                call(native, entry, whole(arrays[:count]), attrs, shapes)
             assert refusal.value.code == code, entry
 
     refuses(COUNT, count=4)

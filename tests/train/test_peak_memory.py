@@ -46,12 +46,12 @@ def sizes(spec):
 
 
 def test_recomputed_layers_take_less_at_the_peak_as_the_estimate_says():
-    changes = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 6, "max_position_embeddings": 512}
+    changes = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 3, "max_position_embeddings": 512}
     with ThreadPoolExecutor() as pool:
-        plain, less = pool.map(lambda recompute: measure(changes, 8, 512, recompute)["peak"], (False, True))
+        plain, less = pool.map(lambda recompute: measure(changes, 16, 512, recompute)["peak"], (False, True))
     spec = make_spec(**changes)
     expected = [
-        memory.estimate(spec, [(8, 512)], recompute=recompute, **sizes(spec)).total for recompute in (False, True)
+        memory.estimate(spec, [(16, 512)], recompute=recompute, **sizes(spec)).total for recompute in (False, True)
     ]
     assert 0.6 * (expected[0] - expected[1]) < plain - less
     for estimate, peak in zip(expected, (plain, less), strict=True):
@@ -59,12 +59,11 @@ def test_recomputed_layers_take_less_at_the_peak_as_the_estimate_says():
 
 
 def test_optimizer_state_on_disk_is_not_in_memory(tmp_path):
-    changes = {"vocab_size": 8192, "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 4}
+    changes = {"vocab_size": 8192, "hidden_size": 512, "intermediate_size": 8192, "num_hidden_layers": 1}
     with ThreadPoolExecutor() as pool:
         plain, less = pool.map(
             lambda folder: measure(changes, 1, 16, offload=folder)["after"], ("", tmp_path / "state")
         )
     state = sum(path.stat().st_size for path in (tmp_path / "state").iterdir())
     assert state > 8 * sizes(make_spec(**changes))["trained"] * 0.99
-    # Of AdamW's two numbers a weight; MindSpore keeps the gradients of the step before, one of them.
-    assert plain - less > state / 4
+    assert plain - less > 0.4 * state

@@ -106,18 +106,15 @@ def test_samples_are_written_down(whole):
     assert all(word.startswith("w") for line in lines for word in line["text"].split())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_run_that_was_stopped_goes_on_bit_by_bit(number, whole, data, tmp_path):
+def test_a_run_that_was_stopped_goes_on_bit_by_bit(whole, data, tmp_path):
+    """By SIGTERM; SIGINT is sent to the command line in test_run_faults.py."""
+
     def stop_at_7(kind, step, fields):
         if (kind, step) == ("step", 7):
-            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), signal.SIGTERM)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job has it ignored
-    try:
-        first = go(everything(data, tmp_path / "run"), observe=stop_at_7)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert (first.step, first.stopped, first.model) == (7, number, None)
+    first = go(everything(data, tmp_path / "run"), observe=stop_at_7)
+    assert (first.step, first.stopped, first.model) == (7, signal.SIGTERM, None)
     assert read_lines(tmp_path / "run", "end")[-1]["reason"] == "interrupted"
     second = go(everything(data, tmp_path / "run"), resume=True)
     assert (second.step, second.stopped) == (12, None)

@@ -199,24 +199,12 @@ def test_another_model_is_refused(begun, data):
 # While it trains
 
 
-def test_an_exploding_learning_rate_ends_the_run_and_says_when_and_where(data, tmp_path):
-    values = settings(data, tmp_path / "run", optimizer__learning_rate=1e30)
-    values["guard"] = {"max_skipped": 3}
-    values["step"] = {"max_grad_norm": None}
-    with pytest.raises(TrainError, match=r"3 steps in a row, from step \d+ on, were not finite: .*model\.|diverged"):
-        go(values)
-    assert read_lines(tmp_path / "run", "end")[-1]["reason"].count("lower optimizer.learning_rate") == 1
-    skips = read_lines(tmp_path / "run", "skip")
-    for skip in skips:
-        assert skip["reason"] and skip["samples"][0]["length"] == 16
-        assert all(0 <= row < 40 for row in skip["samples"][0]["rows"])
-
-
 def test_a_loss_far_above_guessing_ends_the_run(data, tmp_path):
     values = settings(data, tmp_path / "run", optimizer__learning_rate=30.0)
     values["guard"] = {"max_skipped": 2, "max_loss_ratio": 1.5}
     with pytest.raises(TrainError, match=r"the loss has diverged: from step \d+ on it was above 1.5 times"):
         go(values)
+    assert read_lines(tmp_path / "run", "end")[-1]["reason"].count("lower optimizer.learning_rate") == 1
 
 
 def test_a_loader_whose_thread_dies_ends_the_run_with_what_was_learnt(data, tmp_path):
@@ -294,8 +282,8 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(data, tmp_path):
     assert "in all" in command(file, "--dry-run").stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_command_with_a_checkpoint_and_the_way_on(number, data, tmp_path):
+def test_ctrl_c_ends_the_command_with_a_checkpoint_and_the_way_on(data, tmp_path):
+    """SIGTERM takes the same way: test_run.py sends it in this process."""
     out = tmp_path / "run"
     file = write_yaml(tmp_path / "run.yaml", settings(data, out, run__steps=100_000, run__save_every=100_000))
     code = (
@@ -316,11 +304,11 @@ def test_a_signal_ends_the_command_with_a_checkpoint_and_the_way_on(number, data
             if (out / "metrics.jsonl").exists() and len(read_lines_so_far(out)) > 5:
                 break
             time.sleep(0.1)
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=120)
     finally:
         process.kill()
-    assert process.returncode == 128 + number, stderr
+    assert process.returncode == 128 + signal.SIGINT, stderr
     done = json.loads(stdout)
     assert done["complete"] is False and done["steps"] > 0
     last = stderr.splitlines()[-1]

@@ -2,153 +2,145 @@
 
 import numpy as np
 import pytest
-from train_models import drawn_weights, make_batch, make_spec, our_model
+from train_models import drawn_weights
+from train_steps import STEPS, make_step, run, same_tensors
 
 from mindspeed_ms.errors import ConfigError, TrainError
 
-LR = 2e-3
 
-
-@pytest.fixture(scope="module")
-def spec():
-    return make_spec(num_hidden_layers=1)
-
-
-@pytest.fixture(scope="module")
-def weights(spec):
-    return drawn_weights(spec)
-
-
-def make_step(spec, weights, optimizer=None, amp="O0", recompute=False, **options):
-    from mindspeed_ms.train.loss import CausalLMLoss
-    from mindspeed_ms.train.optimizer import AdamW
-    from mindspeed_ms.train.precision import apply_amp
-    from mindspeed_ms.train.step import TrainStep
-
-    model = our_model(spec, weights)
-    if recompute:
-        for layer in model.model.layers:
-            layer.recompute()
-    network = apply_amp(CausalLMLoss(model), amp)
-    return TrainStep(network, optimizer or AdamW(eps=1e-4), LR, max_grad_norm=1.0, **options)
-
-
-def run(step, steps):
-    return [step(batch) for batch in steps], {name: value.copy() for name, value in step.tensors().items()}
-
-
-STEPS = [make_batch(0), [make_batch(1), make_batch(2)], make_batch(3)]
-
-
-@pytest.fixture(scope="module")
-def plain(spec, weights):
-    return run(make_step(spec, weights), STEPS)
-
-
-def test_state_on_disk_changes_no_bit(spec, weights, plain, tmp_path, monkeypatch):
+def test_state_on_disk_changes_no_bit(shared, plain, tmp_path, monkeypatch):
     from mindspeed_ms.train import offload
 
     monkeypatch.setattr(offload, "GROUP_BYTES", 20_000)  # several groups, some of one tensor
-    step = make_step(spec, weights, offload=tmp_path / "state")
-    results, tensors = run(step, STEPS)
-    assert [(r.loss, r.grad_norm) for r in results] == [(r.loss, r.grad_norm) for r in plain[0]]
+    step = make_step(shared.spec, shared.weights, max_grad_norm=1.0, offload=tmp_path / "state")
+    found = run(step, STEPS)
+    assert [(r.loss, r.grad_norm) for r, _ in found] == [(r.loss, r.grad_norm) for r, _ in plain]
     assert len(list((tmp_path / "state").glob("*-m.state"))) > 3
-    for name, value in plain[1].items():
-        np.testing.assert_array_equal(tensors[name], value, err_msg=name)
-    other = make_step(spec, drawn_weights(spec, 5), offload=tmp_path / "other")
-    other.load_tensors(tensors)
-    for name, value in other.tensors().items():
-        np.testing.assert_array_equal(value, tensors[name], err_msg=name)
+    same_tensors(found[-1][1], plain[-1][1])
+    other = make_step(shared.spec, drawn_weights(shared.spec, 5), offload=tmp_path / "other")
+    other.load_tensors(found[-1][1])
+    same_tensors(other.tensors(), found[-1][1])
 
 
-def test_state_that_finds_no_room_is_one_line(spec, weights, tmp_path):
+def test_state_that_finds_no_room_is_one_line(shared, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(TrainError, match=r"file/0000-m.state: optimizer state of .* GB cannot be put there"):
-        make_step(spec, weights, offload=tmp_path / "file")
+        make_step(shared.spec, shared.weights, offload=tmp_path / "file")
 
 
-@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
-def test_levels_of_mixed_precision_round_and_train(spec, weights, plain, level):
-    from mindspeed_ms.train.loss_scale import DynamicLossScale
-
-    step = make_step(spec, weights, amp=level, loss_scale=DynamicLossScale(initial=1024.0))
-    results, tensors = run(step, STEPS)
-    for a, b in zip(results, plain[0], strict=True):
-        assert a.loss != b.loss and a.loss == pytest.approx(b.loss, rel=3e-3)
-        assert a.grad_norm == pytest.approx(b.grad_norm, rel=2e-2) and not a.skipped
-    assert tensors.keys() == plain[1].keys()
+def rounds_and_trains(step, plain):
+    """A step at a level of mixed precision; the levels are told apart in test_settings_matter.py."""
+    ((result, tensors),) = run(step, STEPS[:1])
+    wanted, expected = plain[0]
+    assert result.loss != wanted.loss and result.loss == pytest.approx(wanted.loss, rel=3e-3)
+    assert result.grad_norm == pytest.approx(wanted.grad_norm, rel=2e-2) and not result.skipped
+    assert tensors.keys() == expected.keys()
     assert {value.dtype for value in tensors.values()} == {np.dtype(np.float32)}
 
 
-def test_an_overflow_in_half_precision_lowers_the_scale_until_it_fits(spec, weights):
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_levels_of_mixed_precision_round_and_train(shared, plain, level):
+    rounds_and_trains(make_step(shared.spec, shared.weights, level, loss_scale=1024.0, max_grad_norm=1.0), plain)
+
+
+def test_an_overflow_in_half_precision_lowers_the_scale_until_it_fits(shared, plain):
     from mindspeed_ms.train.loss_scale import DynamicLossScale
 
-    step = make_step(spec, weights, amp="O3", loss_scale=DynamicLossScale(initial=2.0**24))
-    results = [step(make_batch(1)) for _ in range(12)]
-    skipped = [r.skipped for r in results]
-    assert skipped[0] and not skipped[-1] and sorted(skipped, reverse=True) == skipped
-    assert results[-1].loss_scale == 2.0 ** (24 - sum(skipped)) and step.skipped == sum(skipped)
+    step = make_step(shared.spec, shared.weights, "O3", loss_scale=DynamicLossScale(initial=2.0**24))
+    results = []
+    while not results or results[-1].skipped and len(results) < 20:
+        results.append(step(STEPS[0]))
+    skipped = len(results) - 1
+    assert skipped and not results[-1].skipped and step.skipped == skipped
+    assert results[-1].loss_scale == 2.0 ** (24 - skipped)
+    assert results[-1].loss == pytest.approx(plain[0][0].loss, rel=3e-3) != plain[0][0].loss
+    assert results[-1].grad_norm == pytest.approx(plain[0][0].grad_norm, rel=2e-2)
 
 
-def test_a_level_that_is_none_is_refused(spec, weights):
+def test_a_level_that_is_none_is_refused(shared):
     with pytest.raises(ConfigError, match="amp: 'O4': expected one of O0, O1, O2, O3"):
-        make_step(spec, weights, amp="O4")
+        make_step(shared.spec, shared.weights, "O4")
 
 
-def test_recomputed_layers_give_the_same_bits(spec, weights, plain):
-    results, tensors = run(make_step(spec, weights, recompute=True), STEPS)
-    assert [r.loss for r in results] == [r.loss for r in plain[0]]
-    for name, value in plain[1].items():
-        np.testing.assert_array_equal(tensors[name], value, err_msg=name)
+def test_recomputed_layers_give_the_same_bits(shared, plain):
+    found = run(make_step(shared.spec, shared.weights, recompute=True, max_grad_norm=1.0), STEPS[:2])
+    assert [r.loss for r, _ in found] == [r.loss for r, _ in plain[:2]]
+    same_tensors(found[1][1], plain[1][1])
 
 
-def test_reference_bodies_train_alike(spec, weights, plain, monkeypatch):
+def test_reference_bodies_train_alike(shared, plain, monkeypatch):
     monkeypatch.setenv("MINDSPEED_MS_KERNELS", "reference")
-    results, tensors = run(make_step(spec, weights), STEPS)
-    np.testing.assert_allclose([r.loss for r in results], [r.loss for r in plain[0]], rtol=1e-5)
-    for name, value in plain[1].items():
-        np.testing.assert_allclose(tensors[name], value, atol=1e-5, err_msg=name)
+    found = run(make_step(shared.spec, shared.weights, max_grad_norm=1.0), STEPS[:2])
+    np.testing.assert_allclose([r.loss for r, _ in found], [r.loss for r, _ in plain[:2]], rtol=1e-5)
+    for name, value in plain[1][1].items():
+        np.testing.assert_allclose(found[1][1][name], value, atol=1e-5, err_msg=name)
+
+
+class Drawn:
+    """A small network with a matrix and a vector, an input, and PyTorch's gradients of both."""
+
+    def __init__(self):
+        import torch
+
+        rng = np.random.default_rng(0)
+        self.x, self.weight, self.bias = (
+            rng.normal(0, 0.5, shape).astype(np.float32) for shape in ((7, 12), (8, 12), (8,))
+        )
+        tensors = [torch.tensor(value, dtype=torch.float64, requires_grad=True) for value in (self.weight, self.bias)]
+        loss = torch.nn.functional.linear(torch.from_numpy(self.x).double(), *tensors).square().sum()
+        self.gradients = [x.numpy() for x in torch.autograd.grad(loss, tensors)]
+
+    def network(self):
+        import mindspore as ms
+        from mindspore import nn
+
+        class Squares(nn.Cell):
+            def __init__(self, weight, bias):
+                super().__init__()
+                self.fc = nn.Dense(*weight.shape[::-1], ms.Tensor(weight), ms.Tensor(bias))
+
+            def construct(self, x):
+                return self.fc(x).square().sum()
+
+        ms.set_context(mode=ms.GRAPH_MODE, device_target="CPU")
+        return Squares(self.weight, self.bias)
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    pytest.importorskip("torch")
+    return Drawn()
 
 
 @pytest.mark.parametrize("name", ["lion", "sgd", "sgd with momentum", "adafactor"])
-def test_other_optimizers_take_what_torch_would(spec, weights, name):
+def test_other_optimizers_take_what_torch_would(drawn, name):
     """The operators are compared with PyTorch in tests/ops; here, that a step hands them the right things."""
-    torch = pytest.importorskip("torch")
-    from mindspeed_ms.train.optimizer import SGD, Adafactor, Lion
+    import torch
 
+    from mindspeed_ms.train.optimizer import SGD, Adafactor, Lion
+    from mindspeed_ms.train.step import TrainStep
+
+    rate, clip = 2e-2, 1.0
     ours = {
         "lion": Lion(weight_decay=0.1),
         "sgd": SGD(),
         "sgd with momentum": SGD(momentum=0.9, weight_decay=0.1),
         "adafactor": Adafactor(weight_decay=0.1),
     }[name]
-    step = make_step(spec, weights, ours)
-    before = {n: v.copy() for n, v in step.tensors().items()}
-    result = step(make_batch(0))
-    gradients = _gradients(spec, weights, make_batch(0))
-    after = step.tensors()
-    for parameter, gradient in gradients.items():
-        p = torch.tensor(before[f"model.{parameter}"], dtype=torch.float64, requires_grad=True)
-        p.grad = torch.from_numpy(gradient * min(1.0, 1.0 / (result.grad_norm + 1e-6)))
+    step = TrainStep(drawn.network(), ours, rate, max_grad_norm=clip, columns=("x",))
+    result = step({"x": drawn.x})
+    norm = np.sqrt(sum(np.square(gradient).sum() for gradient in drawn.gradients))
+    assert result.clipped and result.grad_norm == pytest.approx(norm, rel=1e-5)
+    for gradient, (key, before) in zip(drawn.gradients, {"weight": drawn.weight, "bias": drawn.bias}.items(), strict=True):
+        p = torch.tensor(before, dtype=torch.float64, requires_grad=True)
+        p.grad = torch.from_numpy(gradient * clip / (norm + 1e-6))
         decay = 0.1 if gradient.ndim == 2 else 0.0
         if name == "lion":
             with torch.no_grad():
-                p.mul_(1 - LR * decay).sub_(LR * p.grad.sign())
+                p.mul_(1 - rate * decay).sub_(rate * p.grad.sign())
         elif name == "adafactor":
-            torch.optim.Adafactor([p], lr=LR, weight_decay=decay).step()
+            torch.optim.Adafactor([p], lr=rate, weight_decay=decay).step()
         else:
             momentum = ours.momentum
-            torch.optim.SGD([p], lr=LR, momentum=momentum, weight_decay=decay if momentum else 0).step()
-        difference = np.abs(after[f"model.{parameter}"] - p.detach().numpy())
-        # where a gradient is all rounding its sign is chance
-        limit = 1e-6 if name != "lion" else np.where(np.abs(gradient) < 1e-6, 3 * LR, 1e-6)
-        assert (difference <= limit).all(), parameter
-
-
-def _gradients(spec, weights, batch):
-    from train_models import torch_loss, torch_model
-
-    model = torch_model(spec, weights)
-    loss, tokens = torch_loss(model, batch)
-    (loss / tokens).backward()
-    return {name: p.grad.numpy() for name, p in model.named_parameters()}
+            torch.optim.SGD([p], lr=rate, momentum=momentum, weight_decay=decay if momentum else 0).step()
+        np.testing.assert_allclose(step.tensors()[f"model.fc.{key}"], p.detach().numpy(), atol=1e-6, err_msg=key)

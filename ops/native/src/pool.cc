@@ -76,7 +76,7 @@ std::string Pool::Times() {
 }
 
 void Pool::SetThreads(int n) {
-  auto lock = Lock();
+  std::lock_guard<std::mutex> guard(mutex_);
   wanted_ = n < 1 ? DefaultThreads() : n > 1024 ? 1024 : n;
 }
 

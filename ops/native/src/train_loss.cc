@@ -8,7 +8,7 @@ using namespace msms;
 
 namespace {
 constexpr int64_t kLogits = 2 << 20;  // floats of logits at a time
-constexpr int64_t kFewestRows = 256;  // fewer would make packing the weights dear
+constexpr int64_t kFewestRows = 128;  // fewer would make packing the weights dear
 constexpr int64_t kSmall = 1 << 14;   // elements below which waking another thread costs more than it gains
 
 struct LossData : AotKernelData {
@@ -45,7 +45,7 @@ void Scatter(Pool &pool, const int64_t *rows, int64_t count, int64_t h, const fl
   });
 }
 
-int Solve(const Problem &p) {
+int Solve(const Problem &p, const char *name) {
   std::vector<int64_t> rows;  // those that count
   for (int64_t r = 0; r < p.m; ++r) {
     if (p.labels[r] == p.ignore) continue;
@@ -53,7 +53,7 @@ int Solve(const Problem &p) {
     rows.push_back(r);
   }
   Pool &pool = Pool::Get();
-  auto lock = pool.Lock("LinearCrossEntropy");
+  auto lock = pool.Lock(name);
   const int64_t active = static_cast<int64_t>(rows.size()), threads = pool.threads();
   const bool gathered = active < p.m;
   std::memset(p.token_losses, 0, static_cast<size_t>(p.m) * 4);
@@ -63,7 +63,7 @@ int Solve(const Problem &p) {
     *p.loss = 0;
     return kOk;
   }
-  const int64_t chunks = std::max<int64_t>(1, active / std::max(kFewestRows, kLogits / p.v));
+  const int64_t most = std::max(kFewestRows, kLogits / p.v), chunks = (active + most - 1) / most;
   const int64_t chunk = (active + chunks - 1) / chunks;
 
   GemmArgs logits, grad_x, grad_w;
@@ -127,7 +127,7 @@ int Solve(const Problem &p) {
   return kOk;
 }
 
-int Run(const Args &a, const LossData *d, int inputs_and_outputs, bool grad_x, bool grad_w) try {
+int Run(const Args &a, const LossData *d, int inputs_and_outputs, bool grad_x, bool grad_w, const char *name = __builtin_FUNCTION()) try {
   if (!a.Count(inputs_and_outputs)) return kCount;
   if (!d || !d->ok) return kAttribute;
   if (!a.Is(0, "float32", 2) || !a.Is(1, "float32", 2) || !a.Is(2, "int32", 1)) return kType;
@@ -136,7 +136,7 @@ int Run(const Args &a, const LossData *d, int inputs_and_outputs, bool grad_x, b
   const int64_t m = a.Dim(0, 0), h = a.Dim(0, 1), v = a.Dim(1, 0);
   if (a.Dim(1, 1) != h || a.Dim(2, 0) != m || h < 1 || v < 1 || m < 0 || h > kMaxDim || v > kMaxDim || m > kMaxDim) return kShape;
   if (a.Dim(3, 0) != 1 || a.Dim(4, 0) != m || (grad_x && !a.Same(5, 0)) || (grad_w && !a.Same(6, 1))) return kShape;
-  return Solve({m, v, h, d->ignore, a.F(0), a.F(1), a.I(2), a.Out(3), a.Out(4), grad_x ? a.Out(5) : nullptr, grad_w ? a.Out(6) : nullptr});
+  return Solve({m, v, h, d->ignore, a.F(0), a.F(1), a.I(2), a.Out(3), a.Out(4), grad_x ? a.Out(5) : nullptr, grad_w ? a.Out(6) : nullptr}, name);
 } catch (const std::bad_alloc &) {
   return kMemory;
 }
