@@ -170,8 +170,8 @@ class Loop:
             )
         if self._bad["dead"] >= limits.max_skipped:
             raise TrainError(
-                f"no gradient has reached any weight from step {first} on (loss {result.loss:.4g}): what the layers give "
-                f"has overflowed or died; {advice}"
+                f"no gradient has reached any weight from step {first} on (loss {result.loss:.4g}): what the layers "
+                f"give has overflowed or died; {advice}"
             )
         if self._bad["diverged"] >= limits.max_skipped:
             raise TrainError(
