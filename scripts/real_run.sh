@@ -52,7 +52,7 @@ model_from_text() {
         small=(
             --set run.steps=6 --set run.eval_every=3 --set run.sample_every=3 --set run.log_every=1
             --set run.sample_tokens=16 --set schedule.warmup_steps=2 --set data.tokens_per_batch=512
-            --set model.config.hidden_size=64 --set model.config.intermediate_size=128
+            --set model.config.hidden_size=128 --set model.config.intermediate_size=256
             --set model.config.num_hidden_layers=2
         )
     fi

@@ -62,7 +62,7 @@ class PlainStore:
             raise CheckpointError(f"{final}: {_describe(error)}") from None
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        self._prune()
+        self._prune(step)
         return Saved(str(final), size)
 
     def steps(self) -> list[int]:
@@ -118,8 +118,10 @@ class PlainStore:
             os.rename(temporary, final)
         _sync(self.folder)
 
-    def _prune(self) -> None:
-        for step in self.steps()[: -self.keep] if self.keep else []:
+    def _prune(self, newest: int) -> None:
+        """Remove all but the newest that are kept, up to the step that was saved: a later one may be damaged."""
+        steps = [step for step in self.steps() if step <= newest]
+        for step in steps[: -self.keep] if self.keep else []:
             path = self.folder / f"step-{step:08d}"
             going = partial_path(path)
             # Renamed first: a folder with a step's name never lacks a file.
@@ -173,12 +175,16 @@ def _read_state(path: Path) -> dict[str, Any]:
             "use the version of mindspeed-ms that wrote it"
         )
     state, tensors = values.get("state"), values.get("tensors")
-    if not isinstance(state, dict) or not isinstance(tensors, dict) or values.get("sha256") != _state_digest(state):
+    try:
+        whole = values["sha256"] == _state_digest(state) and isinstance(values["step"], int)
+    except (KeyError, ValueError, RecursionError):
+        whole = False
+    if not whole or not isinstance(state, dict) or not isinstance(tensors, dict):
         raise CheckpointError(f"{path}: its state is not the one that was saved; the checkpoint is damaged")
     return values
 
 
-def _state_digest(state: Mapping[str, Any]) -> str:
+def _state_digest(state: Any) -> str:
     return hashlib.sha256(json.dumps(state, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pydantic
 import yaml
 
-from mindspeed_ms.config.base import Config, load_yaml
+from mindspeed_ms.config.base import UNPARSED, Config, load_yaml
 from mindspeed_ms.config.train import TrainConfig
 from mindspeed_ms.errors import ConfigError
 
@@ -67,7 +67,7 @@ def _replace_at(values: dict[str, Any], keys: list[str], value: Any, where: str)
 def _value(setting: str, text: str) -> Any:
     try:
         value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, *UNPARSED) as error:
         raise ConfigError(f"--set {setting}: the value is not YAML: {' '.join(str(error).split())}") from None
     if isinstance(value, str):  # YAML 1.1 takes 1e-4 for text
         try:

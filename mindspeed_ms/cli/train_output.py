@@ -130,6 +130,7 @@ def show_plan(plan: "Plan") -> None:
             "gradients": _megabytes(memory.gradients),
             "optimizer": _megabytes(memory.optimizer),
             f"activations of {rows} x {length}": _megabytes(memory.activations),
+            "block of logits": _megabytes(memory.loss),
             "process and graphs": _megabytes(memory.graphs),
             "of this not at once": _megabytes(memory.overlap),
             "in all": _megabytes(memory.total),

@@ -17,7 +17,7 @@ ConfigT = TypeVar("ConfigT", bound="Config")
 
 _MAX_BYTES = 16 << 20  # of a YAML file
 # What PyYAML lets through of numbers, dates and tags such as `!!map [1]` that it fails to convert.
-_UNPARSED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+UNPARSED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 _SHORT = reprlib.Repr()  # bounded, where aliases make a small file a huge value
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 _SHORT.maxlist = _SHORT.maxdict = 20
@@ -70,7 +70,7 @@ def load_yaml(path: str | Path, cls: type[ConfigT]) -> ConfigT:
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise ConfigError(f"{path}: not valid YAML: nested too deep") from None
-    except _UNPARSED as error:
+    except UNPARSED as error:
         raise ConfigError(f"{path}: not valid YAML: a value is not of the kind it has ({_line(error)})") from None
     return cls.parse({} if content is None else content, where=str(path))
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from mindspeed_ms.config.base import Config
 
+_MOST_VALUES, _DEEPEST = 10_000, 16  # of a model's config; YAML's aliases make an endless one of a few lines
 _EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
 
 Count = Annotated[int, Field(ge=1, le=1 << 40)]
@@ -16,19 +18,40 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-class ModelConfig(Config):
+def _path(value: str) -> str:
+    if not value or "\0" in value:
+        raise ValueError("expected a path")
+    return value
+
+
+PathText = Annotated[str, AfterValidator(_path)]
+
+
+class _Section(Config):
+    """A part of the configuration. YAML takes `yes` and `on` for true, which Python takes for 1; here it is none."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_switch(cls, value: Any, info: ValidationInfo) -> Any:
+        annotation = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and bool not in (annotation, *get_args(annotation)):
+            raise ValueError("expected neither true nor false")
+        return value
+
+
+class ModelConfig(_Section):
     """Where the model comes from."""
 
-    source: str | None = Field(None, alias="from")  # a Hugging Face directory or GGUF file to go on from
-    config: dict[str, Any] | str | None = None  # or, to begin with random weights: what config.json says, or its path
+    source: PathText | None = Field(None, alias="from")  # a Hugging Face directory or GGUF file to go on from
+    config: dict[str, Any] | PathText | None = (
+        None  # or, to begin with random weights: what config.json says, or its path
+    )
 
     @field_validator("config")
     @classmethod
     def _numbers(cls, value: Any) -> Any:
         """YAML 1.1 takes 1e-5 for text; no setting of a model is text that looks like it."""
-        if isinstance(value, dict):
-            return {key: cls._numbers(inner) for key, inner in value.items()}
-        return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
+        return _plain(value, 0, [_MOST_VALUES]) if isinstance(value, dict) else value
 
     @model_validator(mode="after")
     def _one(self) -> ModelConfig:
@@ -38,11 +61,11 @@ class ModelConfig(Config):
         return self
 
 
-class DataConfig(Config):
+class DataConfig(_Section):
     """Which rows are learnt from, and which are held out."""
 
-    train: str  # folder of a prepared set
-    eval: str | None = None  # folder of another, made with the same tokenizer, that is only evaluated on
+    train: PathText  # folder of a prepared set
+    eval: PathText | None = None  # folder of another, made with the same tokenizer, that is only evaluated on
     batch_size: Count | None = None  # rows of a batch; or
     tokens_per_batch: Count | None = None  # its tokens, padding included
     eval_batches: Count | None = None  # most batches of an evaluation; None: all of the set
@@ -57,10 +80,10 @@ class DataConfig(Config):
         return self
 
 
-class RunConfig(Config):
+class RunConfig(_Section):
     """How long the run is, and what it leaves behind."""
 
-    out: str  # folder of the run
+    out: PathText  # folder of the run
     steps: Count | None = None  # optimizer steps; or
     epochs: Annotated[float, Field(gt=0, le=1 << 20)] | None = None  # passes over the rows, which may be a part of one
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0  # of new weights, the order of rows, dropout and samples
@@ -85,7 +108,7 @@ class RunConfig(Config):
         return self
 
 
-class StepConfig(Config):
+class StepConfig(_Section):
     """How one optimizer step is made."""
 
     micro_batches: Annotated[int, Field(ge=1, le=1 << 20)] = 1  # batches whose gradients one step adds up
@@ -109,7 +132,7 @@ class StepConfig(Config):
         return self
 
 
-class OptimizerConfig(Config):
+class OptimizerConfig(_Section):
     """Which optimizer, and its own settings; what is left out is as published."""
 
     name: Literal["adamw", "lion", "sgd", "adafactor"] = "adamw"
@@ -151,7 +174,7 @@ class OptimizerConfig(Config):
         return {"weight_decay": self.weight_decay, "no_decay": tuple(self.no_decay), **given}
 
 
-class ScheduleConfig(Config):
+class ScheduleConfig(_Section):
     """How the learning rate goes from step to step."""
 
     name: Literal["constant", "linear", "cosine", "wsd"] = "constant"  # after the warmup
@@ -170,7 +193,7 @@ class ScheduleConfig(Config):
         return self
 
 
-class LoraSettings(Config):
+class LoraSettings(_Section):
     """Low-rank adapters that are trained instead of the weights (Hu et al., 2021)."""
 
     rank: Annotated[int, Field(ge=1, le=1 << 16)] = 8
@@ -187,7 +210,7 @@ class LoraSettings(Config):
         return value
 
 
-class GuardConfig(Config):
+class GuardConfig(_Section):
     """When a run that goes wrong ends by itself."""
 
     max_skipped: Count = 10  # steps in a row that are skipped, since the loss or a gradient was not finite
@@ -195,7 +218,7 @@ class GuardConfig(Config):
     # times that of guessing, the logarithm of the vocabulary; None: whatever the loss
 
 
-class TrainConfig(Config):
+class TrainConfig(_Section):
     """All of `train`."""
 
     model: ModelConfig
@@ -228,3 +251,21 @@ class TrainConfig(Config):
     def plain(self) -> dict[str, Any]:
         """As a YAML or JSON file has it."""
         return self.model_dump(mode="json", by_alias=True)
+
+
+def _plain(value: Any, depth: int, left: list[int]) -> Any:
+    """What JSON can hold of a model's config; `left`: how many values there may still be."""
+    left[0] -= 1
+    if depth > _DEEPEST or left[0] < 0:
+        raise ValueError(f"expected at most {_MOST_VALUES:,} values, not more than {_DEEPEST} inside one another")
+    if isinstance(value, dict):
+        return {str(key): _plain(inner, depth + 1, left) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner, depth + 1, left) for inner in value]
+    if isinstance(value, str) and _EXPONENT.fullmatch(value):
+        value = float(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("expected numbers that are finite")
+    if value is not None and not isinstance(value, (str, bool, int, float)):
+        raise ValueError(f"expected what JSON can hold, not a {type(value).__name__}")
+    return value

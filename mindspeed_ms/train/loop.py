@@ -10,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mindspeed_ms.checkpoint.store import Checkpoint, Store
 from mindspeed_ms.data.loader import Batch
 from mindspeed_ms.errors import TrainError
@@ -22,6 +24,7 @@ from mindspeed_ms.train.metrics import MetricsWriter, resident_bytes
 from mindspeed_ms.train.plan import Plan
 from mindspeed_ms.train.run_folder import SAMPLES, digest
 from mindspeed_ms.train.samples import Sampler
+from mindspeed_ms.train.saved_state import checked_state
 from mindspeed_ms.train.step import StepResult
 
 _MOST_IDS = 64  # of a skipped batch's rows that are written down
@@ -75,8 +78,8 @@ class Loop:
             self.plan.loader.close()
 
     def restore(self, found: Checkpoint) -> None:
-        """Go on after a checkpoint. Raises TrainError, DataError, ConfigError."""
-        state, step = found.state, self.training.step
+        """Go on after a checkpoint. Raises CheckpointError, TrainError, DataError, ConfigError."""
+        state, step = checked_state(found), self.training.step
         if state["frozen"] != self._frozen:
             raise TrainError(
                 f"model.from: {self.plan.config.model.source} does not hold the weights that the run's adapter was "
@@ -156,14 +159,18 @@ class Loop:
         # Gradients that are too large for float16 are what a dynamic scale finds its value by.
         scale = self.training.step.loss_scale
         falling = isinstance(scale, DynamicLossScale) and math.isfinite(result.loss) and result.loss_scale > 1
-        self._bad["skipped"] = self._bad["skipped"] + 1 if result.skipped and result.tokens and not falling else 0
+        self._bad["skipped"] = self._bad["skipped"] + 1 if result.skipped and not falling else 0
         self._bad["diverged"] = self._bad["diverged"] + 1 if diverged else 0
         dead = result.tokens > 0 and result.grad_norm == 0
         self._bad["dead"] = self._bad["dead"] + 1 if dead else 0
         first = self.step - limits.max_skipped + 1
-        saved = self._done["checkpoint"]
-        kept = f"the checkpoint of step {saved} is kept" if saved else "there is no checkpoint yet"
+        kept = self._kept()
         advice = f"{kept}; lower optimizer.learning_rate ({result.learning_rate:.3g} at this step) or warm up longer"
+        if self._bad["skipped"] >= limits.max_skipped and not result.tokens:
+            raise TrainError(
+                f"data.train: {limits.max_skipped} steps in a row, from step {first} on, were skipped, the last one "
+                f"had no token to learn; {kept}: prepare a set whose loss mask leaves some, or raise guard.max_skipped"
+            )
         if self._bad["skipped"] >= limits.max_skipped:
             raise TrainError(
                 f"{limits.max_skipped} steps in a row, from step {first} on, were not finite: {where}; {advice}"
@@ -190,7 +197,8 @@ class Loop:
             self._tell("eval", **asdict(self.evaluation))
         if self._sampler and self._done["sample"] < step and (last or _at(step, run.sample_every)):
             self._write_samples()
-        if self._done["checkpoint"] < step and (last or _at(step, run.save_every)):
+        # While the loss is far too high, a checkpoint would only push out one of before.
+        if self._done["checkpoint"] < step and (last or _at(step, run.save_every) and not self._bad["diverged"]):
             self._checkpoint()
 
     def _write_samples(self) -> None:
@@ -209,6 +217,12 @@ class Loop:
         started, step = time.monotonic(), self.training.step
         self.metrics.sync()
         tensors = step.tensors()
+        for weight in step.weights:
+            if not np.isfinite(tensors[f"model.{weight.name}"]).all():
+                raise TrainError(
+                    f"step {self.step}: weight {weight.name} is not finite, so no checkpoint is made; {self._kept()}; "
+                    "lower optimizer.learning_rate or warm up longer"
+                )
         if self._frozen:
             frozen = self._frozen_names()
             tensors = {name: array for name, array in tensors.items() if name not in frozen}
@@ -227,6 +241,10 @@ class Loop:
         step.release()
         self._done["checkpoint"] = self.step
         self._tell("checkpoint", path=saved.path, bytes=saved.bytes, seconds=time.monotonic() - started)
+
+    def _kept(self) -> str:
+        saved = self._done["checkpoint"]
+        return f"the checkpoint of step {saved} is kept" if saved else "there is no checkpoint yet"
 
     def _frozen_names(self) -> set[str]:
         """Of the model's parameters that are not trained and do not change: all but the trained ones and seeds."""

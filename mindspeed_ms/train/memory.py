@@ -11,6 +11,9 @@ query and of all key heads, N query heads):
 
 With `recompute` only the stream that enters a layer stays, and one layer at a time is made again. Beside the layers:
 the last norm's input and output, the gradient of it, and what the gradients of the layer at work take: 2 I + 2 H.
+
+The loss makes its gradients from a block of logits, some rows at a time, and the kernels keep that memory. Where input
+and output have one table, two gradients of it come to be, and their sum.
 """
 
 from __future__ import annotations
@@ -28,6 +31,9 @@ _FLOAT = 4
 _PROCESS = 450 << 20  # MindSpore, its compiler and the kernels, before there is a model
 # What the compiler and the graphs it made keep, measured: of the first graph, and of each more.
 _GRAPH, _LAYER, _ADAPTER = 15 << 20, 12 << 20, 2 << 20
+# As in ops/native/src/train_loss.cc: floats of a block of logits, and the rows that it has at the least.
+_LOGITS, _FEWEST_ROWS = 2 << 20, 128
+_PACKED = 2 << 20  # what matrix products copy their operands to
 _MORE = 4  # a further graph takes one part in so many of the first
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -36,6 +42,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 class MemoryEstimate:
     """Bytes by what they are for; `shape` is that of the batch that takes the most.
 
+    loss: what the kernels keep for the loss, a block of logits above all.
     overlap: of gradients that come to be as activations go, so that both do not count.
     """
 
@@ -43,14 +50,15 @@ class MemoryEstimate:
     gradients: int
     optimizer: int
     activations: int
+    loss: int
     graphs: int
     overlap: int
     shape: tuple[int, int]
 
     @property
     def total(self) -> int:
-        parts = self.parameters + self.gradients + self.optimizer + self.activations + self.graphs
-        return parts - self.overlap
+        parts = self.parameters + self.gradients + self.optimizer + self.activations
+        return parts + self.loss + self.graphs - self.overlap
 
 
 def estimate(
@@ -59,7 +67,7 @@ def estimate(
     *,
     trained: int,
     state_floats: int,
-    micro_batches: int = 1,
+    accumulates: bool = False,
     recompute: bool = False,
     extra: int = 0,
     adapters: int = 0,
@@ -68,24 +76,25 @@ def estimate(
     """The memory of a run.
 
     shapes: [rows, tokens of a row] of the batches. trained, extra: parameters that are trained, and those beside the
-    model's own. adapters: layers that have one. dropped: numbers a token that dropout makes
-    copies of. state_floats: numbers of optimizer state.
+    model's own. state_floats: numbers of optimizer state. accumulates: gradients are added up beside those of a batch.
+    adapters: layers that have one. dropped: numbers a token that dropout makes copies of.
     """
     parameters = extra + sum(_size(shape) for shape in spec.parameter_shapes().values())
     found = list(shapes)
     worst = max(found, key=lambda shape: (shape[0] * shape[1], shape))
-    accumulated = trained if micro_batches > 1 else 0
+    table = 0 if extra else spec.vocab_size * spec.hidden_size
+    gradients = trained + (trained if accumulates else 0) + (2 * table if spec.tie_word_embeddings else 0)
     activations = _FLOAT * worst[0] * worst[1] * (_floats_of_a_token(spec, recompute) + dropped)
-    # The output layer's gradient is made with the loss, before any activation goes.
-    first = 0 if extra else spec.vocab_size * spec.hidden_size
     graph = _GRAPH + _LAYER * spec.num_hidden_layers + _ADAPTER * adapters
     return MemoryEstimate(
         parameters=_FLOAT * parameters,
-        gradients=_FLOAT * (trained + accumulated),
+        gradients=_FLOAT * gradients,
         optimizer=_FLOAT * state_floats,
         activations=activations,
+        loss=_FLOAT * _rows_of_logits(worst[0] * worst[1], spec.vocab_size) * spec.vocab_size + _PACKED,
         graphs=_PROCESS + graph + (len(found) - 1) * graph // _MORE,
-        overlap=min(_FLOAT * (trained - first), activations),
+        # The output layer's gradient is made with the loss, before any activation goes.
+        overlap=min(_FLOAT * (trained - table), activations),
         shape=worst,
     )
 
@@ -106,9 +115,16 @@ def require(needed: MemoryEstimate, available: int | None, advice: Sequence[str]
         raise TrainError(
             f"out of memory before the first step: the run takes about {_gb(needed.total)} "
             f"(parameters {_gb(needed.parameters)}, gradients {_gb(needed.gradients)}, optimizer "
-            f"{_gb(needed.optimizer)}, activations of [{rows}, {length}] {_gb(needed.activations)}), "
-            f"it can have {_gb(available)}; {', '.join(advice)}"
+            f"{_gb(needed.optimizer)}, activations of [{rows}, {length}] {_gb(needed.activations)}, logits "
+            f"{_gb(needed.loss)}), it can have {_gb(available)}; {', '.join(advice)}"
         )
+
+
+def _rows_of_logits(tokens: int, vocabulary: int) -> int:
+    """Rows of the block that the loss works on, where every token has a label."""
+    most = max(_FEWEST_ROWS, _LOGITS // vocabulary)
+    blocks = -(-tokens // most)
+    return -(-tokens // blocks)
 
 
 def _floats_of_a_token(spec: DecoderSpec, recompute: bool) -> int:

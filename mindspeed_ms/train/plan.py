@@ -13,6 +13,7 @@ from mindspeed_ms.data.loader import BucketLoader
 from mindspeed_ms.data.manifest import Manifest
 from mindspeed_ms.errors import ConfigError, DataError
 from mindspeed_ms.train import memory
+from mindspeed_ms.train.new_model import check_new_model
 from mindspeed_ms.train.offload import GROUP_BYTES
 from mindspeed_ms.train.optimizer import OPTIMIZERS, Optimizer
 from mindspeed_ms.weights.source import ModelSource
@@ -139,7 +140,9 @@ def _open(config: TrainConfig, manifest: Manifest) -> tuple[ModelSource | None, 
     tokenizer = manifest.tokenizer
     ids = {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
     hf_config = {"vocab_size": tokenizer.vocab_size, **ids, **given}
-    return None, hf_config, spec_from_hf(hf_config, where)
+    spec = spec_from_hf(hf_config, where)
+    check_new_model(hf_config, spec.vocab_size, where)
+    return None, hf_config, spec
 
 
 def _check_model(config: TrainConfig, spec: DecoderSpec, manifests: list[Manifest]) -> None:
@@ -192,6 +195,14 @@ def _trained(spec: DecoderSpec, lora: LoraSettings | None) -> dict[str, tuple[in
         if lora.targets == "all-linear" or any(path == t or path.endswith(f".{t}") for t in lora.targets):
             found[f"{path}.lora_A.weight"] = (lora.rank, shape[1])
             found[f"{path}.lora_B.weight"] = (shape[0], lora.rank)
+    for target in lora.targets if lora.targets != "all-linear" else ():
+        paths = [name.removesuffix(".lora_A.weight") for name in found]
+        if not any(path == target or path.endswith(f".{target}") for path in paths):
+            layers = (name.removesuffix(".weight") for name, shape in shapes.items() if len(shape) == 2)
+            known = dict.fromkeys(path.rpartition(".")[2] for path in layers if path.startswith("model.layers."))
+            raise ConfigError(
+                f"lora.targets: no linear layer is named {target!r}; expected some of: {', '.join(known)}"
+            )
     return found
 
 
@@ -205,13 +216,14 @@ def _estimate(
     numbers = sum(math.prod(shape) for shape in trained.values())
     state = sum(math.prod(optimizer.state_shape(kind, shape)) for shape in trained.values() for kind in optimizer.kinds)
     if config.step.offload_optimizer:
-        state = min(state, len(optimizer.kinds) * GROUP_BYTES // 4)
+        group = max([GROUP_BYTES // 4, *(math.prod(shape) for shape in trained.values())])
+        state = min(state, len(optimizer.kinds) * group)
     return memory.estimate(
         spec,
         shapes,
         trained=numbers,
         state_floats=state,
-        micro_batches=config.step.micro_batches,
+        accumulates=config.step.micro_batches > 1 or config.step.offload_optimizer,
         recompute=config.step.recompute,
         extra=numbers if config.lora else 0,
         adapters=len(trained) // 2 if config.lora else 0,

@@ -73,6 +73,8 @@ def _check_folder(folder: Path, resume: bool) -> None:
             steps = PlainStore(folder / files.CHECKPOINTS).steps()
         last = f"its last checkpoint is of step {steps[-1]}" if steps else "it has no checkpoint yet"
         raise TrainError(f"{folder}: holds a run already ({last}); go on with --resume, or give another folder")
+    else:
+        files.require_free(folder)
 
 
 class _Run:
@@ -215,7 +217,7 @@ def _cut_samples(path: Path, step: int) -> None:
         try:
             if json.loads(line)["step"] > step:
                 break
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             break
         kept.append(line)
     if len(kept) < len(lines):

@@ -15,7 +15,7 @@ import yaml
 from mindspeed_ms.config.base import load_yaml
 from mindspeed_ms.config.train import TrainConfig
 from mindspeed_ms.errors import TrainError
-from mindspeed_ms.paths import partial_path, read_regular
+from mindspeed_ms.paths import open_regular, partial_path, read_regular
 from mindspeed_ms.train.metrics import EVENTS
 from mindspeed_ms.train.metrics import NAME as METRICS
 
@@ -51,14 +51,32 @@ def holds_run(folder: Path) -> bool:
 def forget_unbegun(folder: Path) -> None:
     """Remove what a run has left that failed before its first step was made."""
     if not _any_step(folder):
-        for name in (RUN, CONFIG, METRICS, SAMPLES):
-            (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / EVENTS, ignore_errors=True)
+        for name in (CONFIG, METRICS, SAMPLES, RUN):  # the last one says that the others are ours
+            (folder / name).unlink(missing_ok=True)
+
+
+def require_free(folder: Path) -> None:
+    """Raises TrainError when a folder that a run is to begin in holds, by a name of its own, what no run has left."""
+    if (folder / RUN).exists():
+        _read_json(folder / RUN)
+        return
+    for name in (CONFIG, METRICS, SAMPLES, EVENTS, CHECKPOINTS, MODEL, ADAPTER):
+        # config.yaml is the first that a run writes, and may be all that a killed one has left
+        if os.path.lexists(folder / name) and not (name == CONFIG and _is_ours(folder / name)):
+            raise TrainError(f"{folder}: holds {name}, which a run would replace; give another folder")
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return read_regular(path, _MOST).startswith(_HEAD.encode())
+    except OSError:
+        return False
 
 
 def _any_step(folder: Path) -> bool:
     try:
-        with open(folder / METRICS, "rb") as file:
+        with open_regular(folder / METRICS) as raw, open(raw.fileno(), "rb", closefd=False) as file:
             return any(b'"kind": "step"' in line for line in file)
     except OSError:
         return False
@@ -66,20 +84,24 @@ def _any_step(folder: Path) -> bool:
 
 def read_run(folder: Path) -> tuple[TrainConfig, dict[str, Any]]:
     """The configuration and run.json of a run. Raises TrainError, ConfigError."""
-    path = folder / RUN
+    values = _read_json(folder / RUN)
+    return load_yaml(folder / CONFIG, TrainConfig), values
+
+
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(read_regular(path, _MOST))
     except FileNotFoundError:
         raise TrainError(
-            f"{folder}: no run in it to go on with; leave out --resume to begin one, or give its folder"
+            f"{path.parent}: no run in it to go on with; leave out --resume to begin one, or give its folder"
         ) from None
     except OSError as error:
         raise TrainError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError):
         raise TrainError(f"{path}: is not JSON; it is damaged") from None
     if not isinstance(values, dict) or not isinstance(values.get("identity"), dict):
-        raise TrainError(f"{path}: is not that of a run; it is damaged")
-    return load_yaml(folder / CONFIG, TrainConfig), values
+        raise TrainError(f"{path}: is not that of a run, or damaged")
+    return values
 
 
 def write_run(folder: Path, config: TrainConfig, values: Mapping[str, Any]) -> None:

@@ -241,6 +241,8 @@ class TrainStep:
                 expected, known = ", ".join(self.columns), ", ".join(batch)
                 raise ConfigError(f"batch: no column {missing[0]!r}, expected {expected}; it has {known}")
             batch = [batch[name] for name in self.columns]
+        if isinstance(batch, (str, bytes)) or not isinstance(batch, Sequence):
+            raise ConfigError(f"batch: a {type(batch).__name__}: expected a mapping of columns, or a tuple of arrays")
         return [value if isinstance(value, Tensor) else Tensor(value) for value in batch]
 
     def _run(self, name: str, before: int, graph: nn.Cell | None, *inputs: Tensor) -> Any:

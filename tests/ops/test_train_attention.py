@@ -28,7 +28,8 @@ def forward(native, q, k, v, starts=None, seed=None, dropout=0.0):
     """y and the logarithms of the sums."""
     more = [NO_STARTS if starts is None else starts, NO_SEED if seed is None else np.array(seed, np.int32)]
     attrs = {"scale": q.shape[3] ** -0.5, "dropout": dropout}
-    return call(native, "FlashAttention", whole([q, k, v, *more]), attrs, [q.shape, (q.shape[0], q.shape[2], q.shape[1])])
+    outputs = [q.shape, (q.shape[0], q.shape[2], q.shape[1])]
+    return call(native, "FlashAttention", whole([q, k, v, *more]), attrs, outputs)
 
 
 def run(native, q, k, v, dy, starts=None, seed=None, dropout=0.0):

@@ -45,6 +45,14 @@ def sizes(spec):
     return {"trained": numbers, "state_floats": 2 * numbers}
 
 
+def test_a_tied_table_of_many_tokens_takes_what_the_estimate_says():
+    """Two gradients of it and their sum, and the block of logits that the loss works on."""
+    changes = {"vocab_size": 151_936, "hidden_size": 128, "num_hidden_layers": 1, "tie_word_embeddings": True}
+    spec = make_spec(**changes)
+    peak = measure(changes, 1, 128)["peak"]
+    assert 0.85 * peak < memory.estimate(spec, [(1, 128)], **sizes(spec)).total < 1.3 * peak
+
+
 def test_recomputed_layers_take_less_at_the_peak_as_the_estimate_says():
     changes = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 3, "max_position_embeddings": 512}
     with ThreadPoolExecutor() as pool:
