@@ -48,14 +48,20 @@ def linear_cross_entropy_native(ignore_index: int, grad: bool, weight_grad: bool
             dx = ops.depend(out[2], scale(out[2], dout[0]))
             return dx, ops.zeros_like(w), ops.zeros_like(labels)
 
-        return aot_op("LinearCrossEntropyGradInput", inputs, outputs, attrs, bprop=bprop_input)
+        return _its_own(aot_op("LinearCrossEntropyGradInput", inputs, outputs, attrs, bprop=bprop_input))
 
     def bprop(x, w, labels, out, dout):  # type: ignore[no-untyped-def]
         dx = ops.depend(out[2], scale(out[2], dout[0]))
         dw = ops.depend(out[3], scale(out[3], dout[0]))
         return dx, dw, ops.zeros_like(labels)
 
-    return aot_op("LinearCrossEntropyGrad", inputs, [*outputs, ("dw", "f32")], attrs, bprop=bprop)
+    return _its_own(aot_op("LinearCrossEntropyGrad", inputs, [*outputs, ("dw", "f32")], attrs, bprop=bprop))
+
+
+def _its_own(op: ops.Custom) -> ops.Custom:
+    """An operator that MindSpore does not merge with an equal one: its outputs are scaled in place, once for each."""
+    op.add_prim_attr("side_effect_hidden", True)
+    return op
 
 
 class LinearCrossEntropy(nn.Cell):

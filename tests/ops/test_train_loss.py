@@ -215,3 +215,32 @@ def test_gradients_in_a_graph(graph_mode, monkeypatch, kernels, weight_grad):
     step.network.set_train(False)
     loss, losses = step.network(ms.Tensor(x), ms.Tensor(labels), ms.Tensor([1.0], ms.float32))
     close(losses, right[1])
+
+
+@pytest.mark.parametrize("again", ["ce", "other"])
+def test_equal_losses_of_one_graph_have_gradients_of_their_own(graph_mode, again):
+    """MindSpore merges equal operators; the gradients that this one keeps are scaled in place, once for each use."""
+    import mindspore as ms
+
+    from mindspeed_ms.ops.linear_cross_entropy import LinearCrossEntropy
+
+    class Twice(ms.nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.w = ms.Parameter(ms.Tensor(np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)), name="w")
+            self.ce = LinearCrossEntropy()
+            self.other = LinearCrossEntropy() if again == "other" else self.ce
+
+        def construct(self, x, labels, a, b):
+            return (a * self.ce(x, self.w, labels)[0] + b * self.other(x, self.w, labels)[0]).reshape(())
+
+    network = Twice()
+    network.set_train(True)
+    gradient = ms.ops.grad(network, None, network.trainable_params())
+    x = ms.Tensor(np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32))
+    labels = ms.Tensor(np.arange(6, dtype=np.int32))
+    one, five = (
+        gradient(x, labels, ms.Tensor(a, ms.float32), ms.Tensor(b, ms.float32))[0].asnumpy()
+        for a, b in ((1, 0), (2, 3))
+    )
+    np.testing.assert_allclose(five, 5 * one, rtol=1e-5, atol=1e-6)

@@ -77,6 +77,7 @@ PEAKS = {
     "untied": (BROAD, False, (4, 256), None, 1320),
     "micro-batches, tied": ({**WIDE, "vocab_size": 65_536, "num_hidden_layers": 4}, True, (4, 256), "micro", 1133),
     "micro-batches, untied": (BROAD, False, (4, 256), "micro", 1498),
+    "SmolLM2": (SMOLLM2, True, (4, 128), None, 3229),
     "SmolLM2 with adapters of rank 8": (SMOLLM2, True, (4, 256), "lora", 2810),
 }
 
