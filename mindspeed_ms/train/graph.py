@@ -95,40 +95,20 @@ class WholeStep(nn.Cell):
         return self.update(loss, tokens, gradients, numbers, scale, clip)
 
 
-GROUP_BYTES = 64 << 20  # of gradients that are added, or of parameters that are updated, at a time
-
-
-def groups(weights: Sequence[Parameter], most: int) -> list[slice]:
-    """Neighbours that together keep to `most` bytes of float32, or one tensor that is larger by itself."""
-    parts, begin, used = [], 0, 0
-    for i, weight in enumerate(weights):
-        if i > begin and used + 4 * weight.size > most:
-            parts.append(slice(begin, i))
-            begin, used = i, 0
-        used += 4 * weight.size
-    return [*parts, slice(begin, len(weights))]
-
-
 class MicroStep(nn.Cell):
     """(keep [1], scale [1], *batch) -> loss [1]: adds a batch's gradients, loss and tokens to the sums of the step.
 
-    keep: 0 for the first micro-batch of a step, 1 for the others. A group of gradients is added, and its memory free,
-    while those of earlier layers are still to come.
+    keep: 0 for the first micro-batch of a step, 1 for the others.
     """
 
     def __init__(self, loss: ScaledLoss, weights: ParameterTuple, sums: ParameterTuple, totals: Parameter) -> None:
         super().__init__(auto_prefix=False)
         self.gradient = ops.value_and_grad(loss, None, weights, has_aux=True)
-        self.parts = [(part.start, part.stop) for part in groups(sums, GROUP_BYTES)]
-        self.accumulate = nn.CellList([Accumulate(stop - start) for start, stop in self.parts])
-        self.count, self.sums, self.totals = Accumulate(1), sums, totals
+        self.accumulate, self.sums, self.totals = Accumulate(len(sums) + 1), sums, totals
 
     def construct(self, keep: Tensor, scale: Tensor, *batch: Tensor) -> Tensor:
         (_, loss, tokens), gradients = self.gradient(scale, *batch)
-        done = (self.count((self.totals,), (ops.concat((loss, tokens)),), keep),)
-        for i in range(len(self.parts)):
-            start, stop = self.parts[i]
-            done += (self.accumulate[i](self.sums[start:stop], gradients[start:stop], keep),)
+        done = self.accumulate((*self.sums, self.totals), (*gradients, ops.concat((loss, tokens))), keep)
         return ops.depend(loss, done)
 
 

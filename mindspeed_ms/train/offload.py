@@ -13,12 +13,14 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import ParameterTuple, Tensor, nn
+from mindspore import Parameter, ParameterTuple, Tensor, nn
 
 from mindspeed_ms.errors import TrainError
-from mindspeed_ms.train.graph import GROUP_BYTES, Control, groups
+from mindspeed_ms.train.graph import Control
 from mindspeed_ms.train.launch import launch
 from mindspeed_ms.train.optimizer import Optimizer, Shape
+
+GROUP_BYTES = 64 << 20  # of parameters that are updated at a time
 
 
 class GroupUpdate(nn.Cell):
@@ -71,7 +73,7 @@ class OffloadedUpdate:
         self.control = Control(len(weights))
         self.states: dict[str, list[np.ndarray]] = {kind: [] for kind in optimizer.kinds}
         self._groups: list[tuple[slice, GroupUpdate, list[tuple[Tensor, ...]], list[StateFile]]] = []
-        for number, part in enumerate(groups(weights, GROUP_BYTES)):
+        for number, part in enumerate(_groups(weights)):
             cell = GroupUpdate(optimizer.update(list(decay[part])), ParameterTuple(list(weights[part])))
             files, tensors = [], []
             for kind in optimizer.kinds:
@@ -99,3 +101,14 @@ class OffloadedUpdate:
         for _, _, _, files in self._groups:
             for file in files:
                 file.release()
+
+
+def _groups(weights: Sequence[Parameter]) -> list[slice]:
+    """Neighbours that together keep to GROUP_BYTES, or one tensor that is larger by itself."""
+    parts, begin, used = [], 0, 0
+    for i, weight in enumerate(weights):
+        if i > begin and used + 4 * weight.size > GROUP_BYTES:
+            parts.append(slice(begin, i))
+            begin, used = i, 0
+        used += 4 * weight.size
+    return [*parts, slice(begin, len(weights))]

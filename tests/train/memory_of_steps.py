@@ -6,7 +6,6 @@ import sys
 import numpy as np
 from train_models import make_spec, our_model
 
-import mindspeed_ms.train.graph
 import mindspeed_ms.train.offload
 from mindspeed_ms.train.loss import CausalLMLoss
 from mindspeed_ms.train.optimizer import AdamW
@@ -25,7 +24,7 @@ def main(changes: str, rows: str, length: str, recompute: str, offload: str) -> 
     if recompute == "recompute":
         for layer in model.model.layers:
             layer.recompute()
-    mindspeed_ms.train.offload.GROUP_BYTES = mindspeed_ms.train.graph.GROUP_BYTES = 4 << 20
+    mindspeed_ms.train.offload.GROUP_BYTES = 4 << 20
     step = TrainStep(CausalLMLoss(model), AdamW(), 1e-3, offload=offload or None)
     shape = int(rows), int(length)
     ids = np.random.default_rng(1).integers(0, spec.vocab_size, shape).astype(np.int32)
