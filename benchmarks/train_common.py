@@ -47,6 +47,7 @@ def arguments(description: str | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--compile", action="store_true", help="torch.compile; the other side has no such choice")
     parser.add_argument("--floor", action="store_true", help="only the matrix products of a step; torch's side")
+    parser.add_argument("--graph-kernel", action="store_true", help="MindSpore's fusion; needs pip install decorator")
     return parser.parse_args()
 
 

@@ -1,6 +1,6 @@
 """One process of ours: the same steps as train_torch.py, on MindSpore's CPU back end in graph mode.
 
-`python benchmarks/train_ours.py CASE`; the last line is one JSON object.
+`python benchmarks/train_ours.py CASE [--graph-kernel]`; the last line is one JSON object.
 """
 
 import mindspore as ms
@@ -17,6 +17,8 @@ def main() -> None:
     args = arguments(__doc__)
     base = resident_mb()
     ms.set_context(mode=ms.GRAPH_MODE, device_target="CPU")
+    if args.graph_kernel:
+        ms.set_context(enable_graph_kernel=True)
     spec, weights, rate = load(args.case, args.model)
     model = build_model(spec)
     for name, parameter in model.parameters_and_names():
