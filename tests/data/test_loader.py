@@ -126,7 +126,7 @@ def test_numpy_arrays_need_no_mindspore(folder):
     )
     root = str(Path(loader.__file__).parents[2])
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": root}, timeout=30, capture_output=True, text=True
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": root}, timeout=90, capture_output=True, text=True
     )
     assert done.stdout.strip() == "17", done.stderr
 

@@ -32,7 +32,7 @@ def test_never_more_batches_are_made_ahead_than_asked(folder, monkeypatch):
     monkeypatch.setattr(gather.Gather, "__call__", lambda self, rows: calls.append(1) or real(self, rows))
     iterator = iter(arrays(folder, prefetch=3))
     for taken in range(6):
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while len(calls) < taken + 3 and time.monotonic() < deadline:
             time.sleep(0.001)
         time.sleep(0.02)
@@ -150,7 +150,7 @@ def test_leaving_python_in_the_middle_of_an_iteration_does_not_hang(folder, end)
     )
     root = str(Path(loader.__file__).parents[2])
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": root}, timeout=30, capture_output=True, text=True
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": root}, timeout=90, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (3 if "Exit" in end else 0, "")
 
@@ -164,7 +164,7 @@ def test_waiting_and_working_time_are_measured(folder, monkeypatch):
     for _ in slow:
         time.sleep(0.005)
     whole = time.perf_counter() - begin
-    assert slow.wait_seconds + slow.work_seconds == pytest.approx(whole, abs=0.1)
+    assert slow.wait_seconds + slow.work_seconds == pytest.approx(whole, abs=0.5)
     assert slow.work_seconds >= 17 * 0.005
     assert slow.wait_share() > 0.5  # 0.88: each batch takes 40 ms, of which 5 are the caller's
     monkeypatch.setattr(gather.Gather, "__call__", real)

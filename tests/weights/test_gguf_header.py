@@ -122,7 +122,7 @@ def test_a_lying_header_is_one_clear_line_at_once(tmp_path, content, message):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert "\n" not in str(error.value) and "model.gguf" in str(error.value)
-    assert peak < 4 << 20 and time.monotonic() - started < 2
+    assert peak < 4 << 20 and time.monotonic() - started < 20
 
 
 GOOD = build(
