@@ -24,11 +24,16 @@ needs_ray = pytest.mark.skipif(ray is None, reason="needs ray: pip install 'mind
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    """Starting a cluster takes some seconds, so the tests share one."""
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": python_path()})
+def no_cluster_left():
     yield
     ray.shutdown()
+
+
+@pytest.fixture
+def cluster(no_cluster_left):
+    """Starting a cluster takes some seconds, so the tests share one until one of them ends it."""
+    if not ray.is_initialized():
+        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": python_path()})
 
 
 def python_path():
