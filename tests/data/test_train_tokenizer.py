@@ -120,10 +120,13 @@ def test_a_corpus_of_nothing_and_a_folder_in_use_are_refused(corpus, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_training_ends_with_a_signal_and_leaves_nothing(tmp_path, number):
     chance = random.Random(2)
-    words = ("".join(chance.choices("abcdefghijklmnopqrst", k=8)) for _ in range(300_000))
-    (tmp_path / "a.txt").write_text(" ".join(words))
+    words = ["".join(chance.choices("abcdefghijklmnopqrst", k=8)) for _ in range(300_000)]
+    lines = (" ".join(words[start : start + 20]) for start in range(0, len(words), 20))
+    (tmp_path / "a.txt").write_text("\n".join(lines))
     code = f"""
+import signal
 import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job has it ignored
 from mindspeed_ms.cli.interrupt import catch_terminate
 from mindspeed_ms.data.train_tokenizer import train_tokenizer
 catch_terminate()
