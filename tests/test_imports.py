@@ -225,7 +225,8 @@ def test_starting_up_takes_less_than_a_third_of_a_second(start, tmp_path):
         "import atexit, resource, sys\n"
         "atexit.register(lambda: print(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]), file=sys.stderr))\n"
     )
-    assert any(float(run(wrapped + STARTS[start], tmp_path).stderr.split()[-1]) < 0.3 for _ in range(20))
+    seconds = [float(run(wrapped + STARTS[start], tmp_path).stderr.split()[-1]) for _ in range(5)]
+    assert min(seconds) < 0.3, seconds
 
 
 def test_names_are_offered_before_they_are_loaded():

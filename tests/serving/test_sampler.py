@@ -122,7 +122,7 @@ def test_sixteen_greedy_rows_of_a_large_vocabulary_take_under_a_millisecond():
         sample(logits, rows)
         return time.perf_counter() - start
 
-    assert any(seconds() < 1e-3 for _ in range(2000))  # one quiet moment of a busy machine is enough
+    assert min(seconds() for _ in range(200)) < 1e-3  # a busy machine has a quiet moment among so many
 
 
 @pytest.mark.parametrize(

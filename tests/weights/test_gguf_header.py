@@ -116,13 +116,13 @@ U32, STRING, ARRAY = 4, 8, 9
 )
 def test_a_lying_header_is_one_clear_line_at_once(tmp_path, content, message):
     tracemalloc.start()
-    started = time.monotonic()
+    started = time.process_time()  # which other work on the machine does not stretch
     with pytest.raises(WeightsError, match=message) as error:
         read(tmp_path, content)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert "\n" not in str(error.value) and "model.gguf" in str(error.value)
-    assert peak < 4 << 20 and time.monotonic() - started < 20
+    assert peak < 4 << 20 and time.process_time() - started < 2
 
 
 GOOD = build(
