@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": {"ops", "ops.native", "config"},
     "weights": {"models", "config", "ops.native"},
     "data": {"config", "text", "weights"},
-    "checkpoint": {"config"},
+    "checkpoint": {"config", "ops.native"},
     "parallel": set(),
     "parallel.topology": {"config"},
     "parallel.plan": {"config", "parallel.topology"},
