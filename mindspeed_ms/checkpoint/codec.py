@@ -37,5 +37,7 @@ class Encoder:
 def decode(codec: str, stored: np.ndarray, itemsize: int, base: np.ndarray | None, out: np.ndarray) -> None:
     """Bring back what `encode` stored: uint8 [used] to `out` uint8 [n]. Raises CheckpointError for bytes that it cannot have made."""
     if codec != "raw" or stored.size != out.size:
-        raise CheckpointError(f"codec {codec!r} of {stored.size} bytes for {out.size}: cannot be; the checkpoint is damaged")
+        raise CheckpointError(
+            f"codec {codec!r} of {stored.size} bytes for {out.size}: cannot be; the checkpoint is damaged"
+        )
     out[:] = stored

@@ -28,6 +28,7 @@ UNITS: dict[str, list[str]] = {
     "train_attention.cc": [],
     "train_basic.cc": [],
     "train_optimizer.cc": [],
+    "aside.cc": [],
     "pool.cc": [],
     "interrupt.cc": [],
     "library.cc": [],

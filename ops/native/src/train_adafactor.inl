@@ -123,6 +123,7 @@ extern "C" int Adafactor(MSMS_PARAMS) try {
   const double rest = std::pow(host.step, host.beta2_decay);
   Pool &pool = Pool::Get();
   auto lock = pool.Lock();
+  Aside::Get().Now(pool);  // its passes read a tensor several times: no one of them could copy it on the way
   uint8_t *scratch = pool.Scratch(bytes);
   for (int i = 0; i < count; ++i)
     AdafactorOne(pool, list[static_cast<size_t>(i)], host, rest, update.scale, d->decay[static_cast<size_t>(i)] != 0, scratch);

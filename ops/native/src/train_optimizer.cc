@@ -2,6 +2,7 @@
 // as groups of N inputs (all parameters, then all first moments, ...), so N follows from the number of inputs.
 #include <cmath>
 
+#include "aside.h"
 #include "train_args.h"
 
 using namespace msms;
@@ -39,6 +40,15 @@ class Tensors {
     }
     return kOk;
   }
+  // Before the first `groups` of them are changed, with the pool locked: a copy that waits is made by `For`, piece by
+  // piece while the cache holds it; what waits and is none of them is copied here.
+  void KeepAside(Pool &pool, const Args &a, int groups) {
+    Aside &aside = Aside::Get();
+    if (!aside.waiting()) return;
+    aside_.assign(static_cast<size_t>(groups * count_), nullptr);
+    for (int i = 0; i < groups * count_; ++i) aside_[static_cast<size_t>(i)] = aside.Take(a.F(i), 4 * Elements(a, i));
+    aside.Finish(pool);
+  }
   int64_t pieces() const { return starts_.back(); }
   int64_t First(int i) const { return starts_[static_cast<size_t>(i)]; }
   // body(tensor, begin, n, piece) for every piece, on all threads. The pool must be locked.
@@ -48,15 +58,19 @@ class Tensors {
       auto i = static_cast<int>(std::upper_bound(starts_.begin(), starts_.end(), begin) - starts_.begin()) - 1;
       for (int64_t p = begin; p < end; ++p) {
         while (starts_[static_cast<size_t>(i) + 1] <= p) ++i;
-        const int64_t at = (p - starts_[static_cast<size_t>(i)]) * kPiece;
-        body(i, at, std::min(kPiece, Elements(a, i) - at), p);
+        const int64_t at = (p - starts_[static_cast<size_t>(i)]) * kPiece, size = std::min(kPiece, Elements(a, i) - at);
+        for (size_t t = static_cast<size_t>(i); t < aside_.size(); t += static_cast<size_t>(count_))
+          if (aside_[t]) CopyPast(aside_[t] + 4 * at, a.Bytes(static_cast<int>(t)) + 4 * at, 4 * size);
+        body(i, at, size, p);
       }
     });
+    if (!aside_.empty()) Aside::Get().Done();
   }
   int count() const { return count_; }
 
  private:
   std::vector<int64_t> starts_;
+  std::vector<uint8_t *> aside_;  // where to copy each changed tensor, or nullptr; empty where no copies wait
   int count_ = 0;
 };
 
@@ -121,6 +135,7 @@ extern "C" int AdamW(MSMS_PARAMS) try {
   const int count = tensors.count();
   Pool &pool = Pool::Get();
   auto lock = pool.Lock();
+  tensors.KeepAside(pool, a, 3);
   tensors.For(pool, a, [&](int i, int64_t at, int64_t size, int64_t) {
     Active().train->adamw(a.Out(i) + at, a.Out(count + i) + at, a.Out(2 * count + i) + at, a.F(3 * count + i) + at, size,
                           steps[d->decay[static_cast<size_t>(i)] != 0]);
@@ -149,6 +164,7 @@ extern "C" int Lion(MSMS_PARAMS) try {
   const int count = tensors.count();
   Pool &pool = Pool::Get();
   auto lock = pool.Lock();
+  tensors.KeepAside(pool, a, 2);
   tensors.For(pool, a, [&](int i, int64_t at, int64_t size, int64_t) {
     Active().train->lion(a.Out(i) + at, a.Out(count + i) + at, a.F(2 * count + i) + at, size,
                          steps[d->decay[static_cast<size_t>(i)] != 0]);
@@ -175,6 +191,7 @@ int SgdOver(const Args &a, int n, const Decayed *d, bool buffers, const char *na
   const int count = tensors.count();
   Pool &pool = Pool::Get();
   auto lock = pool.Lock(name);
+  tensors.KeepAside(pool, a, groups - 1);
   tensors.For(pool, a, [&](int i, int64_t at, int64_t size, int64_t) {
     Active().train->sgd(a.Out(i) + at, buffers ? a.Out(count + i) + at : nullptr, a.F((groups - 1) * count + i) + at, size,
                         steps[d->decay[static_cast<size_t>(i)] != 0]);
