@@ -63,7 +63,7 @@ class PlainStore:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         self._prune(step)
-        return Saved(str(final), size)
+        return Saved(step, str(final), size, size)
 
     def steps(self) -> list[int]:
         try:

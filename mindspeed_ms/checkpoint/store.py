@@ -1,45 +1,312 @@
-"""What keeps the checkpoints of a run, whatever their form on the disk."""
+"""Checkpoints in a folder: commits that are whole, or not there. docs/checkpoint-format.md describes the files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import ctypes
+import errno
+import json
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
 
+from mindspeed_ms.checkpoint.catalog import Catalog
+from mindspeed_ms.checkpoint.files import FILES, Files
+from mindspeed_ms.checkpoint.load import load_newest, load_step
+from mindspeed_ms.checkpoint.lock import Lock
+from mindspeed_ms.checkpoint.manifest import CHUNK_BYTES, Manifest
+from mindspeed_ms.checkpoint.records import Checkpoint, NotFinite, Problem, Saved
+from mindspeed_ms.checkpoint.snapshot import Snapshot
+from mindspeed_ms.checkpoint.verify import verify
+from mindspeed_ms.checkpoint.writer import Job, Writer, run_aside
+from mindspeed_ms.errors import CheckpointError
+from mindspeed_ms.log import get_logger
 
-@dataclass(frozen=True)
-class Saved:
-    """One checkpoint that was committed."""
+__all__ = ["Checkpoint", "CheckpointStore", "NotFinite", "Problem", "Saved", "Store"]
 
-    path: str
-    bytes: int
+_SPARE = 1 << 20  # bytes beside the tensors
+
+log = get_logger(__name__)
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """One checkpoint that was read and verified. `tensors` are read when asked for by name."""
+class CheckpointStore:
+    """Checkpoints in a folder: commits that are whole, or not there. Raises CheckpointError.
 
-    step: int
-    tensors: Mapping[str, np.ndarray]
-    state: dict[str, Any]
+    keep: the newest commits that stay, 0 for all; keep_every: those of steps that it divides stay too; keep_best: so
+    many of the lowest metrics. identity: what a commit is of; `load` refuses a commit that says otherwise.
+    timeout: seconds that a rank waits for the others.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        keep: int = 2,
+        keep_every: int | None = None,
+        keep_best: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        identity: Mapping[str, str] | None = None,
+        files: Files = FILES,
+        timeout: float = 600.0,
+        write: bool = True,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        for name, value in (("keep", keep), ("keep_best", keep_best), ("keep_every", keep_every or 0)):
+            if value < 0:
+                raise CheckpointError(f"{name} is {value}, expected a number of checkpoints that is not negative")
+        if not 0 <= rank < world:
+            raise CheckpointError(f"rank is {rank} of {world}, expected 0 to {world - 1}")
+        self.folder = Path(folder)
+        self.identity = dict(identity or {})
+        self._keep = (keep, keep_every, keep_best)
+        self._rank, self._world = rank, world
+        self._files, self._timeout, self._write = files, timeout, write
+        self._chunk_bytes = chunk_bytes
+        self._catalog = Catalog(self.folder, files)
+        self._snapshot = Snapshot()
+        self._writer = Writer(self.folder, files, rank, chunk_bytes)
+        self._lock: Lock | None = None
+        self._thread: threading.Thread | None = None
+        self._saved: list[Saved] = []
+        self._error: BaseException | None = None
+
+    def save(
+        self,
+        step: int,
+        tensors: Mapping[str, np.ndarray],
+        state: Mapping[str, Any],
+        *,
+        metric: float | None = None,
+        layout: Mapping[str, Mapping[str, Any]] | None = None,
+        finite: Collection[str] = (),
+        wait: bool = False,
+    ) -> None:
+        """Commit these tensors (C order, any dtype of the format) and what JSON holds of `state`.
+
+        Returns when `tensors` may be changed; a background thread does the rest, and its error is raised by the next
+        call. A save that still runs is waited for. layout: {"shape", "offset"} of tensors that are a part of a global
+        one. finite: tensors of which every value must be, else NotFinite.
+        """
+        begun = time.perf_counter()
+        self._finish()
+        if not 0 <= step < 10**18:
+            raise CheckpointError(f"step is {step}, expected a number that is not negative")
+        try:
+            self._open()
+            nbytes = sum(array.nbytes for array in tensors.values())
+            free = self._files.free_bytes(self.folder)
+        except OSError as error:
+            raise CheckpointError(f"{self._catalog.path(step)}: {_describe(error)}") from None
+        if free < nbytes + _SPARE:
+            raise CheckpointError(
+                f"{self.folder}: {free / 1e6:.0f} MB are free, step {step} may take {(nbytes + _SPARE) / 1e6:.0f} MB; "
+                "make room; the checkpoints before are whole"
+            )
+        job = Job(step, self._snapshot.take(tensors), _copied(state, step), metric, layout or {}, frozenset(finite))
+        cpu = _present_cpu()
+        job.blocked = time.perf_counter() - begun
+        self._thread = threading.Thread(target=self._run, args=(job, cpu), name="checkpoint")
+        self._thread.start()
+        if wait:
+            self._finish()
+
+    def poll(self) -> list[Saved]:
+        """The commits since the last call; does not wait."""
+        if self._thread is not None and not self._thread.is_alive():
+            self._finish()
+        saved, self._saved = self._saved, []
+        return saved
+
+    def wait(self) -> list[Saved]:
+        """The commits since the last call, that of a running save with them."""
+        self._finish()
+        return self.poll()
+
+    def steps(self) -> list[int]:
+        """The steps that have a commit, ascending; whether they are damaged is not looked at."""
+        return self._catalog.steps()
+
+    def manifest(self, step: int) -> Manifest:
+        """What the manifest of a step says."""
+        return self._catalog.read(step)
+
+    def load(
+        self,
+        step: int | None = None,
+        names: Collection[str] | Callable[[str], bool] | None = None,
+        into: Mapping[str, np.ndarray] | None = None,
+        rank: int | None = None,
+    ) -> Checkpoint | None:
+        """The commit of a step; or the newest that is whole, and None where there is no commit at all.
+
+        Every chunk of the tensors that are wanted is checked: all, or those of `names`, or those of `into`, which are
+        then read into its arrays. Where a rank has no tensor of its own by a name it gets another's. Damage is an
+        error that names the newest good commit; `into` then holds anything.
+        """
+        rank = self._rank if rank is None else rank
+        if step is None:
+            return load_newest(self._catalog, self._files, names, into, rank, self.identity)
+        return load_step(self._catalog, self._files, step, names, into, rank, self.identity)
+
+    def verify(self, step: int | None = None) -> list[Problem]:
+        """Read every byte of a commit, or of all; returns what is wrong."""
+        return verify(self._catalog, self._files, self.steps() if step is None else [step])
+
+    def kept(self) -> dict[int, str]:
+        """The steps that `prune` would leave, and why."""
+        return self._catalog.kept(*self._keep)
+
+    def prune(self) -> list[int]:
+        """Remove the commits that the rules do not keep; returns their steps."""
+        self._finish()
+        return self._changing(lambda: self._prune(None))
+
+    def forget_after(self, step: int) -> list[int]:
+        """Remove the commits of later steps, damaged or not: a run that goes on from `step` makes them anew."""
+        self._finish()
+
+        def forget() -> list[int]:
+            later = [found for found in self.steps() if found > step]
+            self._catalog.remove(later)
+            self._catalog.sweep(self._rank, self._world)
+            return later
+
+        return self._changing(forget)
+
+    def reclaim(self) -> int:
+        """Remove what belongs to no commit; returns its bytes."""
+        self._finish()
+        return self._changing(lambda: self._catalog.sweep(self._rank, self._world))
+
+    def close(self) -> None:
+        """Wait for a running save and let others write."""
+        try:
+            self._finish()
+        finally:
+            if self._lock is not None:
+                self._lock.close()
+                self._lock = None
+
+    def __enter__(self) -> CheckpointStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _changing(self, change: Callable[[], Any]) -> Any:
+        try:
+            self._open()
+            return change()
+        except OSError as error:
+            raise CheckpointError(f"{self.folder}: cannot be changed ({error.strerror or error})") from None
+
+    def _open(self) -> None:
+        """Before the first change: take the lock, and remove what a killed writer left."""
+        if not self._write:
+            raise CheckpointError(f"{self.folder}: was opened to read; open it with write=True")
+        if self._lock is None:
+            self._files.make_folder(self.folder)
+            self._lock = Lock(self.folder, self._files)
+            freed = self._catalog.sweep(self._rank, self._world)
+            if freed:
+                log.info("%s: reclaimed %.1f MB of a save that did not end", self.folder, freed / 1e6)
+
+    def _finish(self) -> None:
+        """Wait for the running save; its error is raised once."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _run(self, job: Job, cpu: int | None) -> None:
+        try:
+            run_aside(cpu)
+            self._saved.append(self._commit(job))
+        except OSError as error:
+            self._error = CheckpointError(f"{self._catalog.path(job.step)}: {_describe(error)}")
+        except BaseException as error:  # noqa: BLE001 - raised by the next call
+            self._error = error
+
+    def _commit(self, job: Job) -> Saved:
+        begun = time.perf_counter()
+        prior = self._catalog.before(job.step)
+        part = self._writer.write(job, prior)
+        manifest = Manifest(
+            step=job.step,
+            time=time.time(),
+            previous=None if prior is None else (prior.step, prior.digest),
+            base=job.step if part.base or prior is None else prior.base,
+            since_base=0 if part.base or prior is None else prior.since_base + 1,
+            world=self._world,
+            metric=job.metric,
+            identity=self.identity,
+            state=job.state,
+            rank_states={},
+            files=part.files,
+            tensors=part.entries,
+            chunk_bytes=self._chunk_bytes,
+        )
+        size = self._catalog.commit(manifest) + part.bytes
+        try:
+            self._prune(job.step)
+        except (OSError, CheckpointError) as error:
+            log.warning("%s: old checkpoints cannot be removed (%s)", self.folder, error)
+        seconds = time.perf_counter() - begun
+        path = str(self._catalog.path(job.step))
+        return Saved(job.step, path, size, manifest.raw_bytes, seconds, job.blocked, part.base)
+
+    def _prune(self, newest: int | None) -> list[int]:
+        known, _ = self._catalog.survey()
+        stay = self._catalog.kept(*self._keep, newest)
+        going = [step for step in sorted(known) if step not in stay and (newest is None or step <= newest)]
+        if going:
+            self._catalog.remove(going)
+            self._catalog.sweep(self._rank, self._world)
+        return going
 
 
 class Store(Protocol):
     """Keeps a few checkpoints by step. A checkpoint is complete and verified, or it does not exist."""
 
     def save(self, step: int, tensors: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> Saved:
-        """Commit a checkpoint: on the disk when this returns. `state` is what JSON holds.
-
-        Raises CheckpointError; the checkpoints before are then whole.
-        """
+        """Commit a checkpoint: on the disk when this returns."""
 
     def steps(self) -> list[int]:
-        """The steps that have a checkpoint, ascending; whether they are damaged is not looked at."""
+        """The steps that have a checkpoint, ascending."""
 
     def load(self, step: int | None = None) -> Checkpoint | None:
-        """The checkpoint of a step; or the newest that verifies, and None where there is no checkpoint at all.
+        """The checkpoint of a step; or the newest that verifies, and None where there is no checkpoint at all."""
 
-        Raises CheckpointError when that of the step, or each of them, is damaged.
-        """
+
+def _copied(state: Mapping[str, Any], step: int) -> dict[str, Any]:
+    """The state as JSON gives it back."""
+    try:
+        copied: dict[str, Any] = json.loads(json.dumps(dict(state), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"the state of step {step} is not what JSON holds ({error})") from None
+    return copied
+
+
+def _present_cpu() -> int | None:
+    try:
+        return int(ctypes.CDLL(None).sched_getcpu())
+    except (OSError, AttributeError):
+        return None
+
+
+def _describe(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return (
+            f"no space left on the disk ({error.strerror}); the checkpoints before it are whole: "
+            "make room and resume the run"
+        )
+    return f"cannot be written ({error.strerror or error}); the checkpoints before it are whole"

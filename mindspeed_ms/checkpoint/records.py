@@ -1,0 +1,55 @@
+"""What a store hands to its caller: a commit that was made, one that was read, and what is wrong with one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mindspeed_ms.errors import CheckpointError
+
+
+class NotFinite(CheckpointError):
+    """A tensor that must be finite holds NaN or an infinity; nothing was committed."""
+
+
+class OtherCheckpoint(CheckpointError):
+    """A commit of another model or format version: whole, but not for this run or program."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A commit: its manifest, what was written for it and what it holds (bytes), and what it took (seconds)."""
+
+    step: int
+    path: str
+    bytes: int
+    raw_bytes: int
+    seconds: float = 0.0
+    """Of the background thread."""
+    blocked: float = 0.0
+    """Inside `save`, where the caller waited."""
+    base: bool = True
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A commit that was read and verified. `tensors` are read when asked for by name."""
+
+    step: int
+    tensors: Mapping[str, np.ndarray]
+    state: dict[str, Any]
+    identity: dict[str, str] = field(default_factory=dict)
+    metric: float | None = None
+    layout: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    """{"shape": of the global tensor, "offset": of this part}, of the tensors that are a part."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with the commit of a step; `message` is one line that names the file."""
+
+    step: int
+    message: str

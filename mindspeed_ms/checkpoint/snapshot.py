@@ -1,0 +1,71 @@
+"""A copy of the tensors of a save, in memory that stays from save to save."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from mindspeed_ms.checkpoint.manifest import ITEM_BYTES, PAGE
+from mindspeed_ms.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A tensor as it was: its bytes in C order, little-endian, uint8 [nbytes]."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: np.ndarray
+
+
+class Snapshot:
+    """Page-aligned memory for the tensors of one save at a time."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+
+    def take(self, tensors: Mapping[str, np.ndarray]) -> list[Taken]:
+        """Copy; what the last call gave is overwritten. Raises CheckpointError for a dtype that the format lacks."""
+        places, end = [], 0
+        for name, array in tensors.items():
+            if not isinstance(name, str) or array.dtype.name not in ITEM_BYTES:
+                raise CheckpointError(f"tensor {name!r} is {array.dtype}, expected one of {', '.join(ITEM_BYTES)}")
+            places.append(end)
+            end += -(-array.nbytes // PAGE) * PAGE
+        if end > self._memory.size or 2 * end < self._memory.size:
+            self._memory = np.empty(0, np.uint8)  # the old memory goes before the new one comes
+            self._memory = aligned(end)
+        return [
+            _copy(name, array, self._memory[place : place + array.nbytes])
+            for place, (name, array) in zip(places, tensors.items(), strict=True)
+        ]
+
+
+def aligned(nbytes: int) -> np.ndarray:
+    """Zeros, uint8 [nbytes], that begin at a page; huge pages where the system gives them."""
+    if not nbytes:
+        return np.empty(0, np.uint8)
+    memory = mmap.mmap(-1, nbytes)
+    if nbytes >= 2 << 20 and hasattr(mmap, "MADV_HUGEPAGE"):
+        try:
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        except OSError:  # a kernel without them
+            pass
+    return np.frombuffer(memory, np.uint8)
+
+
+def pieces(data: np.ndarray, nbytes: int) -> Iterator[np.ndarray]:
+    """The chunks of a tensor's bytes."""
+    for start in range(0, data.size, nbytes):
+        yield data[start : start + nbytes]
+
+
+def _copy(name: str, array: np.ndarray, out: np.ndarray) -> Taken:
+    kind = array.dtype.newbyteorder("<") if array.dtype.name != "bfloat16" else array.dtype
+    if array.nbytes:
+        np.copyto(out.view(kind).reshape(array.shape), array)
+    return Taken(name, array.dtype.name, array.shape, out)

@@ -1,0 +1,48 @@
+"""Every byte of the commits of a folder, checked."""
+
+from __future__ import annotations
+
+from mindspeed_ms.checkpoint.catalog import Catalog
+from mindspeed_ms.checkpoint.files import Files
+from mindspeed_ms.checkpoint.manifest import Chunk, Manifest
+from mindspeed_ms.checkpoint.reader import ChunkReader, check_entries
+from mindspeed_ms.checkpoint.records import Problem
+from mindspeed_ms.errors import CheckpointError
+
+
+def verify(catalog: Catalog, files: Files, steps: list[int]) -> list[Problem]:
+    """What is wrong with the commits of these steps: manifests, chain, sizes, checksums, decoding."""
+    reader = ChunkReader(catalog.folder, files)
+    problems: list[Problem] = []
+    done: set[Chunk] = set()
+    there = set(catalog.steps())
+    for step in steps:
+        try:
+            manifest = catalog.read(step)
+        except CheckpointError as error:
+            problems.append(Problem(step, str(error)))
+            continue
+        messages = _chain(catalog, manifest, there)
+        for name, size in manifest.files.items():
+            try:
+                reader.require_size(name, size)
+            except CheckpointError as error:
+                messages.append(str(error))
+        if not messages:
+            messages = check_entries(reader, manifest, manifest.tensors, done)
+        problems += [Problem(step, message) for message in messages]
+    return problems
+
+
+def _chain(catalog: Catalog, manifest: Manifest, there: set[int]) -> list[str]:
+    if manifest.previous is None or manifest.previous[0] not in there:
+        return []
+    step, digest = manifest.previous
+    try:
+        found = catalog.read(step).digest
+    except CheckpointError:
+        return []  # told of that step
+    if found == digest:
+        return []
+    path = catalog.path(manifest.step)
+    return [f"{path}: the commit of step {step} is another than the one before it; remove the one that is wrong"]
