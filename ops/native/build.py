@@ -29,6 +29,7 @@ UNITS: dict[str, list[str]] = {
     "train_basic.cc": [],
     "train_optimizer.cc": [],
     "aside.cc": [],
+    "checkpoint.cc": [],
     "pool.cc": [],
     "interrupt.cc": [],
     "library.cc": [],

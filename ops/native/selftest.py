@@ -13,7 +13,7 @@ from mindspeed_ms.errors import MindSpeedError
 from mindspeed_ms.ops.native.build import FLAGS, compile_units, find_compiler, run
 
 SANITIZE = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
-TESTS = [Path(__file__).parent / "test" / name for name in ("kernel_test.cc", "train_test.cc")]
+TESTS = [Path(__file__).parent / "test" / name for name in ("kernel_test.cc", "train_test.cc", "checkpoint_test.cc")]
 
 
 def main() -> int:

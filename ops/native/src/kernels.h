@@ -37,7 +37,8 @@ struct AttendJob {
   int64_t stride = 0;
 };
 
-// Kernels of training, one table a family: see gemm.h, flash.h, train.h.
+// Kernels of training and of checkpoints, one table a family: see gemm.h, flash.h, train.h, block.h.
+struct BlockKernels;
 struct GemmKernels;
 struct FlashKernels;
 struct TrainKernels;
@@ -60,6 +61,7 @@ struct Kernels {
   const GemmKernels *gemm;
   const FlashKernels *flash;
   const TrainKernels *train;
+  const BlockKernels *block;
 };
 
 extern const Kernels kPortable;

@@ -2,7 +2,9 @@
 // Every output element is computed by one fixed sequence of operations, whatever the number of rows beside it.
 #include <cmath>
 #include <limits>
+#include <utility>
 
+#include "block.h"
 #include "flash.h"
 #include "gemm.h"
 #include "kernels.h"
@@ -68,10 +70,12 @@ void Rope(const float *x, const float *table, int64_t dim, float *y) {
 #include "kernels_flash.inl"
 
 #include "kernels_train.inl"
+
+#include "kernels_block.inl"
 }  // namespace MSMS_ISA
 
 #define MSMS_TABLE(symbol, label)                                                                                     \
   const msms::Kernels msms::symbol = {label, MSMS_ISA::RmsNorm, MSMS_ISA::PackFloat, MSMS_ISA::PackInt8,              \
                                       MSMS_ISA::Panels, MSMS_ISA::UnpackRow,  MSMS_ISA::Swiglu, MSMS_ISA::Add,        \
                                       MSMS_ISA::Rope, MSMS_ISA::StoreKv, MSMS_ISA::Attend,           \
-                                      &MSMS_ISA::kGemm, &MSMS_ISA::kFlash, &MSMS_ISA::kTrain};
+                                      &MSMS_ISA::kGemm, &MSMS_ISA::kFlash, &MSMS_ISA::kTrain, &MSMS_ISA::kBlock};
