@@ -62,6 +62,7 @@ class Writer:
     def write(self, job: Job, prior: Manifest | None) -> Part:
         """`prior` is the commit before. Raises CheckpointError, OSError; then it leaves no file."""
         _require_finite(job, self._chunk_bytes)
+        self._encoder = Encoder()  # what it learns of a tensor holds for one save
         plain = prior is None or self._is_base(job, prior)
         bases = self._bases(job, prior, plain)
         if self._sink is None:
