@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from mindspeed_ms.checkpoint.files import Files
-from mindspeed_ms.checkpoint.keep import dead, kept, steps_of
+from mindspeed_ms.checkpoint.keep import dead, kept, step_of_bin, steps_of
 from mindspeed_ms.checkpoint.manifest import MOST_BYTES, Manifest, dump, manifest_name
 from mindspeed_ms.checkpoint.parse import parse
 from mindspeed_ms.errors import CheckpointError
@@ -121,15 +120,27 @@ class Catalog:
         if steps:
             self._files.fsync_folder(self.folder)
 
-    def sweep(self, rank: int, world: int, only: Callable[[str], bool] = lambda name: True) -> int:
-        """Remove the files that no commit needs; returns their bytes."""
+    def discard(self, names: set[str]) -> None:
+        """Remove those of these files that no commit needs."""
+        if not names:
+            return
+        known, unreadable = self.survey()
+        limit = max(unreadable, default=-1)
+        needed = {name for value in known.values() for name in value.files}
+        self._unlink([name for name in sorted(names - needed) if step_of_bin(name) > limit])
+
+    def sweep(self, rank: int, world: int, claimed: set[str]) -> int:
+        """Remove a rank's files that no commit needs, but those that are claimed; returns their bytes."""
         known, unreadable = self.survey()
         if unreadable:
             newest = max(unreadable)
             log.warning("%s; files of steps to %d stay", unreadable[newest], newest)
         needed = {name for value in known.values() for name in value.files}
+        return self._unlink(dead(self.names(), needed | claimed, unreadable, rank, world))
+
+    def _unlink(self, names: list[str]) -> int:
         freed = 0
-        for name in filter(only, dead(self.names(), needed, unreadable, rank, world)):
+        for name in names:
             try:
                 size = self._files.file_size(self.folder / name)
                 self._files.unlink(self.folder / name)

@@ -35,7 +35,7 @@ def dead(names: Iterable[str], needed: set[str], unreadable: Iterable[int], rank
         parts = name.split(".")
         if name.startswith(".step-") and name.endswith(".partial"):
             owner = parts[2] if len(parts) > 2 and parts[2].isdecimal() else "0"
-        elif name.startswith("step-") and name.endswith(".part") and len(parts) == 4:
+        elif name.startswith("step-") and name.endswith(".part") and len(parts) == 4 and name not in needed:
             owner = parts[1]
         elif (match := BIN.fullmatch(name)) and name not in needed and int(match[1]) > limit:
             owner = match[2]
@@ -45,6 +45,12 @@ def dead(names: Iterable[str], needed: set[str], unreadable: Iterable[int], rank
         if mine:
             found.append(name)
     return found
+
+
+def step_of_bin(name: str) -> int:
+    """The step of the save that wrote a file."""
+    match = BIN.fullmatch(name)
+    return int(match[1]) if match else -1
 
 
 def steps_of(names: Iterable[str]) -> list[int]:

@@ -110,6 +110,22 @@ def _manifest(values: dict[str, Any], step: int, digest: str) -> Manifest:
     return manifest
 
 
+def parse_part(
+    values: dict[str, Any], path: str, step: int, rank: int, world: int
+) -> tuple[bool, int, tuple[Entry, ...], dict[str, int], dict[str, Any]]:
+    """What a rank wrote: whether it is a base, its bytes, entries, files, the rank's state. Raises CheckpointError."""
+    try:
+        chunk_bytes = _whole(values.get("chunk_bytes"), "chunk_bytes", 8, _MOST_CHUNK)
+        files = parse_files(values.get("files"), step)
+        entries = parse_entries(values.get("tensors"), sorted(files), files, chunk_bytes, world)
+        for entry in entries:
+            _whole(entry.rank, "rank", rank, rank)
+        nbytes = _whole(values.get("bytes"), "bytes", 0, _MOST)
+        return values.get("base") is True, nbytes, entries, files, _object(values.get("state"), "state")
+    except _Wrong as wrong:
+        raise CheckpointError(f"{path}: {wrong}; the part is damaged") from None
+
+
 def parse_files(value: Any, step: int) -> dict[str, int]:
     files = _object(value, "files")
     for name, size in files.items():

@@ -12,6 +12,7 @@ from xxhash import xxh3_64
 
 from mindspeed_ms.checkpoint.files import Files
 from mindspeed_ms.checkpoint.manifest import PAGE, Chunk
+from mindspeed_ms.checkpoint.priority import Aside
 from mindspeed_ms.checkpoint.snapshot import aligned
 
 BUFFER_BYTES = 8 << 20
@@ -22,8 +23,8 @@ _ALIGNED = 64 << 10  # a chunk of this size or more begins at a page
 class Sink:
     """One file. The buffers stay from file to file; a chunk has room in one of them."""
 
-    def __init__(self, files: Files, chunk_bytes: int) -> None:
-        self._files = files
+    def __init__(self, files: Files, chunk_bytes: int, aside: Aside) -> None:
+        self._files, self._aside = files, aside
         self._bytes = max(BUFFER_BYTES, 2 * chunk_bytes) + 2 * PAGE
         self._free: queue.SimpleQueue[np.ndarray] = queue.SimpleQueue()
         for _ in range(BUFFERS):
@@ -134,6 +135,7 @@ class Sink:
             return self._files.open_new(self._path)
 
     def _write(self) -> None:
+        self._aside.enter()
         while (item := self._full.get()) is not None:
             buffer, length, offset = item
             try:
@@ -142,6 +144,7 @@ class Sink:
             except BaseException as error:  # noqa: BLE001 - raised by the other thread
                 self._error = error
             self._free.put(buffer)
+        self._aside.leave()
 
     def _put(self, data: memoryview, offset: int) -> None:
         assert self._handle is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import json
 import threading
@@ -10,24 +9,26 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from mindspeed_ms.checkpoint.catalog import Catalog
+from mindspeed_ms.checkpoint.commit import Committer
 from mindspeed_ms.checkpoint.files import FILES, Files
 from mindspeed_ms.checkpoint.load import load_newest, load_step
-from mindspeed_ms.checkpoint.lock import Lock
 from mindspeed_ms.checkpoint.manifest import CHUNK_BYTES, Manifest
+from mindspeed_ms.checkpoint.priority import Aside
 from mindspeed_ms.checkpoint.records import Checkpoint, NotFinite, Problem, Saved
 from mindspeed_ms.checkpoint.snapshot import Snapshot
 from mindspeed_ms.checkpoint.verify import verify
-from mindspeed_ms.checkpoint.writer import Job, Writer, run_aside
+from mindspeed_ms.checkpoint.writer import Job
 from mindspeed_ms.errors import CheckpointError
 from mindspeed_ms.log import get_logger
 
 __all__ = ["Checkpoint", "CheckpointStore", "NotFinite", "Problem", "Saved", "Store"]
 
+_Result = TypeVar("_Result")
 _SPARE = 1 << 20  # bytes beside the tensors
 
 log = get_logger(__name__)
@@ -63,14 +64,22 @@ class CheckpointStore:
             raise CheckpointError(f"rank is {rank} of {world}, expected 0 to {world - 1}")
         self.folder = Path(folder)
         self.identity = dict(identity or {})
-        self._keep = (keep, keep_every, keep_best)
-        self._rank, self._world = rank, world
-        self._files, self._timeout, self._write = files, timeout, write
-        self._chunk_bytes = chunk_bytes
+        self._rules = (keep, keep_every, keep_best)
+        self._rank, self._files, self._write = rank, files, write
         self._catalog = Catalog(self.folder, files)
+        self._aside = Aside()
         self._snapshot = Snapshot()
-        self._writer = Writer(self.folder, files, rank, chunk_bytes)
-        self._lock: Lock | None = None
+        self._committer = Committer(
+            self._catalog,
+            files,
+            rules=self._rules,
+            rank=rank,
+            world=world,
+            identity=self.identity,
+            timeout=timeout,
+            chunk_bytes=chunk_bytes,
+            aside=self._aside,
+        )
         self._thread: threading.Thread | None = None
         self._saved: list[Saved] = []
         self._error: BaseException | None = None
@@ -97,7 +106,8 @@ class CheckpointStore:
         if not 0 <= step < 10**18:
             raise CheckpointError(f"step is {step}, expected a number that is not negative")
         try:
-            self._open()
+            self._require_writable()
+            self._committer.open()
             nbytes = sum(array.nbytes for array in tensors.values())
             free = self._files.free_bytes(self.folder)
         except OSError as error:
@@ -108,9 +118,9 @@ class CheckpointStore:
                 "make room; the checkpoints before are whole"
             )
         job = Job(step, self._snapshot.take(tensors), _copied(state, step), metric, layout or {}, frozenset(finite))
-        cpu = _present_cpu()
+        self._aside.prepare()
         job.blocked = time.perf_counter() - begun
-        self._thread = threading.Thread(target=self._run, args=(job, cpu), name="checkpoint")
+        self._thread = threading.Thread(target=self._run, args=(job,), name="checkpoint")
         self._thread.start()
         if wait:
             self._finish()
@@ -159,38 +169,32 @@ class CheckpointStore:
 
     def kept(self) -> dict[int, str]:
         """The steps that `prune` would leave, and why."""
-        return self._catalog.kept(*self._keep)
+        return self._catalog.kept(*self._rules)
 
     def prune(self) -> list[int]:
         """Remove the commits that the rules do not keep; returns their steps."""
-        self._finish()
-        return self._changing(lambda: self._prune(None))
+        return self._changing(self._committer.prune)
 
     def forget_after(self, step: int) -> list[int]:
         """Remove the commits of later steps, damaged or not: a run that goes on from `step` makes them anew."""
-        self._finish()
 
         def forget() -> list[int]:
-            later = [found for found in self.steps() if found > step]
-            self._catalog.remove(later)
-            self._catalog.sweep(self._rank, self._world)
+            later = [found for found in self.steps() if found > step] if self._rank == 0 else []
+            self._committer.remove(later)
             return later
 
         return self._changing(forget)
 
     def reclaim(self) -> int:
         """Remove what belongs to no commit; returns its bytes."""
-        self._finish()
-        return self._changing(lambda: self._catalog.sweep(self._rank, self._world))
+        return self._changing(self._committer.reclaim)
 
     def close(self) -> None:
         """Wait for a running save and let others write."""
         try:
             self._finish()
         finally:
-            if self._lock is not None:
-                self._lock.close()
-                self._lock = None
+            self._committer.close()
 
     def __enter__(self) -> CheckpointStore:
         return self
@@ -200,78 +204,39 @@ class CheckpointStore:
     ) -> None:
         self.close()
 
-    def _changing(self, change: Callable[[], Any]) -> Any:
+    def _require_writable(self) -> None:
+        if not self._write:
+            raise CheckpointError(f"{self.folder}: was opened to read; open it with write=True")
+
+    def _changing(self, change: Callable[[], _Result]) -> _Result:
+        self._require_writable()
+        self._finish()
         try:
-            self._open()
+            self._committer.open()
             return change()
         except OSError as error:
             raise CheckpointError(f"{self.folder}: cannot be changed ({error.strerror or error})") from None
 
-    def _open(self) -> None:
-        """Before the first change: take the lock, and remove what a killed writer left."""
-        if not self._write:
-            raise CheckpointError(f"{self.folder}: was opened to read; open it with write=True")
-        if self._lock is None:
-            self._files.make_folder(self.folder)
-            self._lock = Lock(self.folder, self._files)
-            freed = self._catalog.sweep(self._rank, self._world)
-            if freed:
-                log.info("%s: reclaimed %.1f MB of a save that did not end", self.folder, freed / 1e6)
-
     def _finish(self) -> None:
         """Wait for the running save; its error is raised once."""
         if self._thread is not None:
+            self._aside.hurry()
             self._thread.join()
             self._thread = None
         error, self._error = self._error, None
         if error is not None:
             raise error
 
-    def _run(self, job: Job, cpu: int | None) -> None:
+    def _run(self, job: Job) -> None:
+        self._aside.enter()
         try:
-            run_aside(cpu)
-            self._saved.append(self._commit(job))
+            self._saved.append(self._committer.commit(job))
         except OSError as error:
             self._error = CheckpointError(f"{self._catalog.path(job.step)}: {_describe(error)}")
         except BaseException as error:  # noqa: BLE001 - raised by the next call
             self._error = error
-
-    def _commit(self, job: Job) -> Saved:
-        begun = time.perf_counter()
-        prior = self._catalog.before(job.step)
-        part = self._writer.write(job, prior)
-        manifest = Manifest(
-            step=job.step,
-            time=time.time(),
-            previous=None if prior is None else (prior.step, prior.digest),
-            base=job.step if part.base or prior is None else prior.base,
-            since_base=0 if part.base or prior is None else prior.since_base + 1,
-            world=self._world,
-            metric=job.metric,
-            identity=self.identity,
-            state=job.state,
-            rank_states={},
-            files=part.files,
-            tensors=part.entries,
-            chunk_bytes=self._chunk_bytes,
-        )
-        size = self._catalog.commit(manifest) + part.bytes
-        try:
-            self._prune(job.step)
-        except (OSError, CheckpointError) as error:
-            log.warning("%s: old checkpoints cannot be removed (%s)", self.folder, error)
-        seconds = time.perf_counter() - begun
-        path = str(self._catalog.path(job.step))
-        return Saved(job.step, path, size, manifest.raw_bytes, seconds, job.blocked, part.base)
-
-    def _prune(self, newest: int | None) -> list[int]:
-        known, _ = self._catalog.survey()
-        stay = self._catalog.kept(*self._keep, newest)
-        going = [step for step in sorted(known) if step not in stay and (newest is None or step <= newest)]
-        if going:
-            self._catalog.remove(going)
-            self._catalog.sweep(self._rank, self._world)
-        return going
+        finally:
+            self._aside.leave()
 
 
 class Store(Protocol):
@@ -294,13 +259,6 @@ def _copied(state: Mapping[str, Any], step: int) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"the state of step {step} is not what JSON holds ({error})") from None
     return copied
-
-
-def _present_cpu() -> int | None:
-    try:
-        return int(ctypes.CDLL(None).sched_getcpu())
-    except (OSError, AttributeError):
-        return None
 
 
 def _describe(error: OSError) -> str:

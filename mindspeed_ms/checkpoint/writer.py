@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import numpy as np
 from mindspeed_ms.checkpoint.codec import Encoder, takes_base
 from mindspeed_ms.checkpoint.files import Files
 from mindspeed_ms.checkpoint.manifest import ITEM_BYTES, Chunk, Entry, Manifest, bin_name, chunk_count, named_files
+from mindspeed_ms.checkpoint.priority import Aside
 from mindspeed_ms.checkpoint.reader import ChunkReader
 from mindspeed_ms.checkpoint.records import NotFinite
 from mindspeed_ms.checkpoint.sink import Sink
@@ -54,7 +54,8 @@ class Part:
 class Writer:
     """Writes the parts of one rank, one after another. Memory: four buffers, and three chunks of a base."""
 
-    def __init__(self, folder: Path, files: Files, rank: int, chunk_bytes: int) -> None:
+    def __init__(self, folder: Path, files: Files, rank: int, chunk_bytes: int, aside: Aside) -> None:
+        self._aside = aside
         self._folder, self._files, self._rank, self._chunk_bytes = folder, files, rank, chunk_bytes
         self._sink: Sink | None = None
         self._encoder = Encoder()
@@ -66,7 +67,7 @@ class Writer:
         plain = prior is None or self._is_base(job, prior)
         bases = self._bases(job, prior, plain)
         if self._sink is None:
-            self._sink = Sink(self._files, self._chunk_bytes)
+            self._sink = Sink(self._files, self._chunk_bytes, self._aside)
         path = self._folder / bin_name(job.step, self._rank, secrets.token_hex(4))
         self._sink.begin(path)
         reader = ChunkReader(self._folder, self._files, direct=True)
@@ -177,13 +178,3 @@ def _is_finite(dtype: str, data: np.ndarray) -> bool:
         return True
     with np.errstate(invalid="ignore"):  # the least and the largest are NaN where any value is
         return bool(np.isfinite(values.min()) and np.isfinite(values.max()))
-
-
-def run_aside(cpu: int | None) -> None:
-    """This thread takes only time that nobody else wants, and not on the core `cpu`; where the system lets it."""
-    with contextlib.suppress(OSError, AttributeError):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    with contextlib.suppress(OSError, AttributeError):
-        others = os.sched_getaffinity(0) - {cpu}
-        if others:
-            os.sched_setaffinity(0, others)
