@@ -23,8 +23,8 @@ def put_off(copies: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
     pointers = ctypes.c_void_p * len(copies)
     sources = pointers(*(_address(source) for source, _ in copies))
     targets = pointers(*(_address(target) for _, target in copies))
-    sizes = (ctypes.c_int64 * len(copies))(*(source.nbytes for source, _ in copies))
-    if library().MsmsAside(ctypes.c_int64(len(copies)), sources, targets, sizes):
+    lengths = (ctypes.c_int64 * len(copies))(*(source.nbytes for source, _ in copies))
+    if library().MsmsAside(ctypes.c_int64(len(copies)), sources, targets, lengths):
         raise KernelError(f"no memory for a list of {len(copies)} copies")
 
 
