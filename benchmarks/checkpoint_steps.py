@@ -57,6 +57,12 @@ class Training:
         ids, labels = (self.ids[s : s + size].reshape(self.shape) for s in (start, start + 1))
         return self.step((ids, labels, self.positions)).loss
 
+    def save(self, store: CheckpointStore) -> None:
+        step, trained = self.step, {f"model.{name}" for name in self.step.trained}
+        tensors = step.tensors()
+        late = {name for name in tensors if name in trained or name.startswith("optimizer.")}
+        store.save(step.step, tensors, step.state_dict(), finite=trained, late=late)
+
 
 def block(training: Training, store: CheckpointStore | None, args: argparse.Namespace) -> dict:
     """Wall seconds of a block; the wait for what a save has not done by its end is a part of it."""
@@ -66,7 +72,7 @@ def block(training: Training, store: CheckpointStore | None, args: argparse.Name
         begun = time.perf_counter()
         training.one()
         if store and number % args.every == 0 and number < args.steps:
-            store.save(training.step.step, training.step.tensors(), training.step.state_dict())
+            training.save(store)
         if store:
             saved += store.poll()
         steps.append(time.perf_counter() - begun)
@@ -148,7 +154,7 @@ def main() -> None:
     rows = [block(training, None, args)]
     before = peak_mb()
     with CheckpointStore(args.folder / "store", keep=2) as store:
-        store.save(training.step.step, training.step.tensors(), training.step.state_dict())
+        training.save(store)
         first = store.wait()[0]
         rows.append(block(training, store, args))
         extra = peak_mb() - before

@@ -31,6 +31,11 @@ def kernels() -> ModuleType:
     return codec_reference
 
 
+def native() -> bool:
+    """Whether it is the kernel library."""
+    return kernels() is checkpoint
+
+
 @cache
 def _missing() -> str | None:
     """Why there is no library, asked once: a compiler that fails is not started again for each chunk."""

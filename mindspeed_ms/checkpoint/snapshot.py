@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from mindspeed_ms.checkpoint.kernels import native
 from mindspeed_ms.checkpoint.manifest import ITEM_BYTES, PAGE
 from mindspeed_ms.errors import CheckpointError
+from mindspeed_ms.ops.native import aside
 
 
 @dataclass(frozen=True)
@@ -27,9 +29,14 @@ class Snapshot:
 
     def __init__(self) -> None:
         self._memory = np.empty(0, np.uint8)
+        self._late = False
 
-    def take(self, tensors: Mapping[str, np.ndarray]) -> list[Taken]:
-        """Copy; what the last call gave is overwritten. Raises CheckpointError for a dtype that the format lacks."""
+    def take(self, tensors: Mapping[str, np.ndarray], late: Collection[str] = ()) -> list[Taken]:
+        """Copy; what the last call gave is overwritten. Raises CheckpointError for a dtype that the format lacks.
+
+        late: tensors that the next update of a native optimizer copies, or `finish`; until then the copy is not there.
+        """
+        self.finish()
         places, end = [], 0
         for name, array in tensors.items():
             if not isinstance(name, str) or array.dtype.name not in ITEM_BYTES:
@@ -39,10 +46,35 @@ class Snapshot:
         if end > self._memory.size or 2 * end < self._memory.size:
             self._memory = np.empty(0, np.uint8)  # the old memory goes before the new one comes
             self._memory = aligned(end)
-        return [
-            _copy(name, array, self._memory[place : place + array.nbytes])
-            for place, (name, array) in zip(places, tensors.items(), strict=True)
-        ]
+        taken = []
+        now: list[tuple[np.ndarray, np.ndarray]] = []
+        put_off: list[tuple[np.ndarray, np.ndarray]] = []
+        as_they_are = native()
+        for place, (name, array) in zip(places, tensors.items(), strict=True):
+            out = self._memory[place : place + array.nbytes]
+            taken.append(Taken(name, array.dtype.name, array.shape, out))
+            if as_they_are and array.flags.c_contiguous and array.dtype.isnative and array.nbytes:
+                (put_off if name in late else now).append((array, out))
+            else:
+                _copy(array, out)
+        if now:
+            aside.put_off(now)
+            aside.copy_now()
+        if put_off:
+            aside.put_off(put_off)
+            self._late = True
+        return taken
+
+    def waits(self) -> bool:
+        """Whether late tensors have not been copied yet."""
+        self._late = self._late and aside.waits()
+        return self._late
+
+    def finish(self) -> None:
+        """Copy what is late."""
+        if self._late:
+            aside.copy_now()
+            self._late = False
 
 
 def aligned(nbytes: int) -> np.ndarray:
@@ -64,8 +96,7 @@ def pieces(data: np.ndarray, nbytes: int) -> Iterator[np.ndarray]:
         yield data[start : start + nbytes]
 
 
-def _copy(name: str, array: np.ndarray, out: np.ndarray) -> Taken:
+def _copy(array: np.ndarray, out: np.ndarray) -> None:
     kind = array.dtype.newbyteorder("<") if array.dtype.name != "bfloat16" else array.dtype
     if array.nbytes:
         np.copyto(out.view(kind).reshape(array.shape), array)
-    return Taken(name, array.dtype.name, array.shape, out)

@@ -80,6 +80,7 @@ class CheckpointStore:
             chunk_bytes=chunk_bytes,
             aside=self._aside,
         )
+        self._job: Job | None = None  # whose tensors have not all been copied
         self._thread: threading.Thread | None = None
         self._saved: list[Saved] = []
         self._error: BaseException | None = None
@@ -93,13 +94,16 @@ class CheckpointStore:
         metric: float | None = None,
         layout: Mapping[str, Mapping[str, Any]] | None = None,
         finite: Collection[str] = (),
+        late: Collection[str] = (),
         wait: bool = False,
     ) -> None:
         """Commit these tensors (C order, any dtype of the format) and what JSON holds of `state`.
 
         Returns when `tensors` may be changed; a background thread does the rest, and its error is raised by the next
         call. A save that still runs is waited for. layout: {"shape", "offset"} of tensors that are a part of a global
-        one. finite: tensors of which every value must be, else NotFinite.
+        one. finite: tensors of which every value must be, else NotFinite. late: tensors that nothing but a native
+        optimizer's update changes until this is called again, or `wait`: that update copies them, at less cost, and the
+        next `poll` starts the background.
         """
         begun = time.perf_counter()
         self._finish()
@@ -117,16 +121,17 @@ class CheckpointStore:
                 f"{self.folder}: {free / 1e6:.0f} MB are free, step {step} may take {(nbytes + _SPARE) / 1e6:.0f} MB; "
                 "make room; the checkpoints before are whole"
             )
-        job = Job(step, self._snapshot.take(tensors), _copied(state, step), metric, layout or {}, frozenset(finite))
-        self._aside.prepare()
+        copied = _copied(state, step)
+        job = Job(step, self._snapshot.take(tensors, late), copied, metric, layout or {}, frozenset(finite))
+        self._job = job
+        self._begin()
         job.blocked = time.perf_counter() - begun
-        self._thread = threading.Thread(target=self._run, args=(job,), name="checkpoint")
-        self._thread.start()
         if wait:
             self._finish()
 
     def poll(self) -> list[Saved]:
         """The commits since the last call; does not wait."""
+        self._begin()
         if self._thread is not None and not self._thread.is_alive():
             self._finish()
         saved, self._saved = self._saved, []
@@ -217,8 +222,18 @@ class CheckpointStore:
         except OSError as error:
             raise CheckpointError(f"{self.folder}: cannot be changed ({error.strerror or error})") from None
 
+    def _begin(self) -> None:
+        """Start the background of a save as soon as its tensors are copied."""
+        if self._job is not None and not self._snapshot.waits():
+            job, self._job = self._job, None
+            self._aside.prepare()
+            self._thread = threading.Thread(target=self._run, args=(job,), name="checkpoint")
+            self._thread.start()
+
     def _finish(self) -> None:
         """Wait for the running save; its error is raised once."""
+        self._snapshot.finish()
+        self._begin()
         if self._thread is not None:
             self._aside.hurry()
             self._thread.join()

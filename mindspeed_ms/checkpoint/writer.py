@@ -13,6 +13,7 @@ import numpy as np
 
 from mindspeed_ms.checkpoint.codec import Encoder, takes_base
 from mindspeed_ms.checkpoint.files import Files
+from mindspeed_ms.checkpoint.kernels import kernels
 from mindspeed_ms.checkpoint.manifest import ITEM_BYTES, Chunk, Entry, Manifest, bin_name, chunk_count, named_files
 from mindspeed_ms.checkpoint.priority import Aside
 from mindspeed_ms.checkpoint.reader import ChunkReader
@@ -21,6 +22,7 @@ from mindspeed_ms.checkpoint.sink import Sink
 from mindspeed_ms.checkpoint.snapshot import Taken, pieces
 from mindspeed_ms.errors import CheckpointError
 from mindspeed_ms.log import get_logger
+from mindspeed_ms.ops.native.checkpoint import EXPONENTS
 
 BASE_EVERY = 8
 _LIVE = 0.5  # a file of which less is still named is not referenced by a new base
@@ -58,13 +60,14 @@ class Writer:
         self._aside = aside
         self._folder, self._files, self._rank, self._chunk_bytes = folder, files, rank, chunk_bytes
         self._sink: Sink | None = None
-        self._encoder = Encoder()
+        self._encoder, self._first = Encoder(), True
 
     def write(self, job: Job, prior: Manifest | None) -> Part:
         """`prior` is the commit before. Raises CheckpointError, OSError; then it leaves no file."""
-        _require_finite(job, self._chunk_bytes)
-        self._encoder = Encoder()  # what it learns of a tensor holds for one save
         plain = prior is None or self._is_base(job, prior)
+        if plain or self._first:
+            self._encoder = Encoder()  # what it learns of a tensor holds for the saves up to the next base
+        self._first = plain
         bases = self._bases(job, prior, plain)
         if self._sink is None:
             self._sink = Sink(self._files, self._chunk_bytes, self._aside)
@@ -72,6 +75,7 @@ class Writer:
         self._sink.begin(path)
         reader = ChunkReader(self._folder, self._files, direct=True)
         try:
+            self._job = job
             placed = [self._tensor(taken, bases.get(taken.name), plain, self._sink, reader) for taken in job.tensors]
             chunks, size = self._sink.finish()
             if size:
@@ -131,6 +135,10 @@ class Writer:
         self, taken: Taken, data: np.ndarray, base: Chunk | None, plain: bool, sink: Sink, reader: ChunkReader
     ) -> Chunk | tuple[int, Chunk | None]:
         itemsize = ITEM_BYTES[taken.dtype]
+        if taken.name in self._job.finite and not _is_finite(
+            taken.dtype, data
+        ):  # here, while the cache holds the chunk
+            raise NotFinite(f"step {self._job.step}: tensor {taken.name!r} is not finite; nothing was saved")
         out = sink.room(data.size)
         codec, used = "", 0
         if base is not None:
@@ -162,19 +170,8 @@ def _placed(chunks: list[Chunk], item: Chunk | tuple[int, Chunk | None]) -> Chun
     return Chunk(chunk.file, chunk.offset, chunk.stored, chunk.used, chunk.codec, chunk.digest, base)
 
 
-def _require_finite(job: Job, chunk_bytes: int) -> None:
-    for taken in job.tensors:
-        if taken.name in job.finite and not all(
-            _is_finite(taken.dtype, part) for part in pieces(taken.data, chunk_bytes)
-        ):
-            raise NotFinite(f"step {job.step}: tensor {taken.name!r} is not finite; nothing was saved")
-
-
 def _is_finite(dtype: str, data: np.ndarray) -> bool:
-    if dtype == "bfloat16":
-        return not np.any((data.view("<u2") & 0x7F80) == 0x7F80)
-    values = data.view(dtype)
-    if values.dtype.kind != "f":
+    if dtype not in EXPONENTS:
         return True
-    with np.errstate(invalid="ignore"):  # the least and the largest are NaN where any value is
-        return bool(np.isfinite(values.min()) and np.isfinite(values.max()))
+    values = data.view(np.uint16 if dtype == "bfloat16" else dtype)
+    return bool(kernels().all_finite(values, dtype))
