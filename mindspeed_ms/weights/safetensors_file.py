@@ -14,7 +14,7 @@ import numpy as np
 from mindspeed_ms.errors import WeightsError
 
 MAX_HEADER = 100_000_000
-_DTYPES: dict[str, np.dtype] = {
+DTYPES: dict[str, np.dtype] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
@@ -46,7 +46,7 @@ class SafetensorsFile:
     def get(self, name: str) -> np.ndarray:
         """The tensor as a read-only view; bfloat16 becomes a float32 copy."""
         dtype, shape, start, _ = self.tensors[name]
-        array = np.frombuffer(self._map, _DTYPES[dtype], math.prod(shape), start).reshape(shape)
+        array = np.frombuffer(self._map, DTYPES[dtype], math.prod(shape), start).reshape(shape)
         if dtype == "BF16":
             return widen_bfloat16(array)
         return array if array.flags.aligned else array.copy()
@@ -104,15 +104,15 @@ def _entry(name: str, entry: Any, room: int, where: str) -> tuple[str, tuple[int
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise WeightsError(f"{where}: expected dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise WeightsError(f"{where}: dtype {dtype!r} is not supported, expected one of {', '.join(_DTYPES)}")
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise WeightsError(f"{where}: dtype {dtype!r} is not supported, expected one of {', '.join(DTYPES)}")
     if not _sizes(shape) or len(shape) > 8:
         raise WeightsError(f"{where}: shape {str(shape)[:100]} is not a list of at most 8 sizes")
     if not _sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise WeightsError(f"{where}: data_offsets {str(offsets)[:100]} is not [start, stop]")
     if offsets[1] > room:
         raise WeightsError(f"{where}: ends at byte {offsets[1]} of {room}; the file is truncated, download it again")
-    expected = math.prod(shape) * _DTYPES[dtype].itemsize
+    expected = math.prod(shape) * DTYPES[dtype].itemsize
     if offsets[1] - offsets[0] != expected:
         raise WeightsError(f"{where}: {offsets[1] - offsets[0]} bytes, but {dtype} {shape} takes {expected}")
     return dtype, tuple(shape), offsets[0], offsets[1]
