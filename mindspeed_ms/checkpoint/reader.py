@@ -55,10 +55,13 @@ class ChunkReader:
     def view(self, chunk: Chunk, itemsize: int, nbytes: int) -> np.ndarray:
         """The bytes of a chunk that has no base, uint8 [nbytes]; this thread's next call overwrites them."""
         stored = self._stored(chunk, "base")
-        if chunk.codec == "raw":
+        if chunk.codec == "raw" and stored.ctypes.data % 8 == 0:
             return stored[: chunk.used]
         out = self._room("decoded", nbytes)[:nbytes]
-        decode(chunk.codec, stored[: chunk.used], itemsize, None, out)
+        try:
+            decode(chunk.codec, stored[: chunk.used], itemsize, None, out)
+        except CheckpointError as error:
+            raise CheckpointError(f"{self._folder / chunk.file}: byte {chunk.offset}: {error}") from None
         return out
 
     def close(self) -> None:

@@ -73,6 +73,7 @@ class Writer:
             self._sink = Sink(self._files, self._chunk_bytes, self._aside)
         path = self._folder / bin_name(job.step, self._rank, secrets.token_hex(4))
         self._sink.begin(path)
+        self._lost: set[str] = set()  # files of which something cannot be read
         reader = ChunkReader(self._folder, self._files, direct=True)
         try:
             self._job = job
@@ -135,20 +136,21 @@ class Writer:
         self, taken: Taken, data: np.ndarray, base: Chunk | None, plain: bool, sink: Sink, reader: ChunkReader
     ) -> Chunk | tuple[int, Chunk | None]:
         itemsize = ITEM_BYTES[taken.dtype]
-        if taken.name in self._job.finite and not _is_finite(
-            taken.dtype, data
-        ):  # here, while the cache holds the chunk
+        # Here, while the cache holds the chunk.
+        if taken.name in self._job.finite and not _is_finite(taken.dtype, data):
             raise NotFinite(f"step {self._job.step}: tensor {taken.name!r} is not finite; nothing was saved")
         out = sink.room(data.size)
         codec, used = "", 0
-        if base is not None:
+        if base is not None and base.file not in self._lost:
             ground = base
             try:
                 codec, used = self._encoder.encode(
                     taken.name, data, itemsize, lambda: reader.view(ground, itemsize, data.size), out, plain=plain
                 )
             except CheckpointError as error:
-                log.warning("%s; tensor %r is stored without it", error, taken.name)
+                if base.file not in self._lost:
+                    log.warning("%s; what refers to that file is stored anew", error)
+                self._lost.add(base.file)
         if codec == "same":
             assert base is not None
             return base

@@ -1,10 +1,15 @@
 """The block codec of the kernel library on each instruction set, and the NumPy one."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from mindspeed_ms.checkpoint import codec_reference
 from mindspeed_ms.ops.native import checkpoint
 from mindspeed_ms.ops.native.build import ISAS, library
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(params=[*ISAS, "reference"])
