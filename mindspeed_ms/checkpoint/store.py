@@ -245,7 +245,8 @@ class CheckpointStore:
     def _run(self, job: Job) -> None:
         self._aside.enter()
         try:
-            self._saved.append(self._committer.commit(job))
+            saved = self._committer.commit(job)
+            self._saved.append(saved)  # not in one line: `poll` may take the list away while the commit is made
         except OSError as error:
             self._error = CheckpointError(f"{self._catalog.path(job.step)}: {_describe(error)}")
         except BaseException as error:  # noqa: BLE001 - raised by the next call

@@ -69,3 +69,13 @@ def test_another_copy_that_is_put_off_is_none_of_its_business(tmp_path):
 def test_arrays_have_to_be_contiguous():
     with pytest.raises(KernelError, match="contiguous"):
         aside.put_off([(np.zeros((4, 4)).T, np.zeros((4, 4)))])
+
+
+def test_a_commit_is_told_however_often_one_asks_meanwhile(tmp_path):
+    tensors = {str(number): np.ones(1 << 20, np.float32) for number in range(8)}
+    with CheckpointStore(tmp_path) as store:
+        store.save(1, tensors, {})
+        told = []
+        while store.steps() != [1]:
+            told += store.poll()
+        assert [one.step for one in told + store.wait()] == [1]
