@@ -14,6 +14,10 @@ from mindspeed_ms.errors import CheckpointError
 class NotFinite(CheckpointError):
     """A tensor that must be finite holds NaN or an infinity; nothing was committed."""
 
+    def __init__(self, step: int, name: str) -> None:
+        super().__init__(f"step {step}: tensor {name!r} is not finite; nothing was saved")
+        self.step, self.name = step, name
+
 
 class OtherCheckpoint(CheckpointError):
     """A commit of another model or format version: whole, but not for this run or program."""

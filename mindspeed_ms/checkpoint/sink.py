@@ -113,7 +113,7 @@ class Sink:
             raise self._error
         if self._thread is None:
             self._handle = self._open()
-            self._thread = threading.Thread(target=self._write, name="checkpoint-write")
+            self._thread = threading.Thread(target=self._write, name="checkpoint-write", daemon=True)
             self._thread.start()
         whole = self._end // PAGE * PAGE
         buffer = self._free.get()

@@ -39,8 +39,7 @@ class Snapshot:
         self.finish()
         places, end = [], 0
         for name, array in tensors.items():
-            if not isinstance(name, str) or array.dtype.name not in ITEM_BYTES:
-                raise CheckpointError(f"tensor {name!r} is {array.dtype}, expected one of {', '.join(ITEM_BYTES)}")
+            _require_known(name, array)
             places.append(end)
             end += -(-array.nbytes // PAGE) * PAGE
         if end > self._memory.size or 2 * end < self._memory.size:
@@ -77,6 +76,11 @@ class Snapshot:
             self._late = False
 
 
+def views(tensors: Mapping[str, np.ndarray]) -> list[Taken]:
+    """The tensors themselves, which nothing may change meanwhile; a copy only of what lies in another order."""
+    return [_view(name, array) for name, array in tensors.items()]
+
+
 def aligned(nbytes: int) -> np.ndarray:
     """Zeros, uint8 [nbytes], that begin at a page; huge pages where the system gives them."""
     if not nbytes:
@@ -96,7 +100,22 @@ def pieces(data: np.ndarray, nbytes: int) -> Iterator[np.ndarray]:
         yield data[start : start + nbytes]
 
 
+def _require_known(name: str, array: np.ndarray) -> None:
+    if not isinstance(name, str) or array.dtype.name not in ITEM_BYTES:
+        raise CheckpointError(f"tensor {name!r} is {array.dtype}, expected one of {', '.join(ITEM_BYTES)}")
+
+
+def _stored(dtype: np.dtype) -> np.dtype:
+    return dtype.newbyteorder("<") if dtype.name != "bfloat16" else dtype
+
+
+def _view(name: str, array: np.ndarray) -> Taken:
+    _require_known(name, array)
+    data = np.ascontiguousarray(array, _stored(array.dtype)).reshape(-1).view(np.uint8)
+    return Taken(name, array.dtype.name, array.shape, data)
+
+
 def _copy(array: np.ndarray, out: np.ndarray) -> None:
-    kind = array.dtype.newbyteorder("<") if array.dtype.name != "bfloat16" else array.dtype
+    kind = _stored(array.dtype)
     if array.nbytes:
         np.copyto(out.view(kind).reshape(array.shape), array)

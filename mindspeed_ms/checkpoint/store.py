@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,13 +20,13 @@ from mindspeed_ms.checkpoint.load import load_newest, load_step
 from mindspeed_ms.checkpoint.manifest import CHUNK_BYTES, Manifest
 from mindspeed_ms.checkpoint.priority import Aside
 from mindspeed_ms.checkpoint.records import Checkpoint, NotFinite, Problem, Saved
-from mindspeed_ms.checkpoint.snapshot import Snapshot
+from mindspeed_ms.checkpoint.snapshot import Snapshot, views
 from mindspeed_ms.checkpoint.verify import verify
 from mindspeed_ms.checkpoint.writer import Job
 from mindspeed_ms.errors import CheckpointError
 from mindspeed_ms.log import get_logger
 
-__all__ = ["Checkpoint", "CheckpointStore", "NotFinite", "Problem", "Saved", "Store"]
+__all__ = ["Checkpoint", "CheckpointStore", "NotFinite", "Problem", "Saved"]
 
 _Result = TypeVar("_Result")
 _SPARE = 1 << 20  # bytes beside the tensors
@@ -83,6 +83,7 @@ class CheckpointStore:
         self._job: Job | None = None  # whose tensors have not all been copied
         self._thread: threading.Thread | None = None
         self._saved: list[Saved] = []
+        self._result: Saved | None = None
         self._error: BaseException | None = None
 
     def save(
@@ -100,10 +101,11 @@ class CheckpointStore:
         """Commit these tensors (C order, any dtype of the format) and what JSON holds of `state`.
 
         Returns when `tensors` may be changed; a background thread does the rest, and its error is raised by the next
-        call. A save that still runs is waited for. layout: {"shape", "offset"} of tensors that are a part of a global
-        one. finite: tensors of which every value must be, else NotFinite. late: tensors that nothing but a native
-        optimizer's update changes until this is called again, or `wait`: that update copies them, at less cost, and the
-        next `poll` starts the background.
+        call; a process that ends before `wait` or `close` leaves the save undone. A save that still runs is waited for.
+        wait: returns after the commit, and copies nothing. layout: {"shape", "offset"} of tensors that are a part of a
+        global one. finite: tensors of which every value must be, else NotFinite. late: tensors that nothing but a
+        native optimizer's update changes until this is called again, or `wait`: that update copies them, at less cost,
+        and the next `poll` starts the background.
         """
         begun = time.perf_counter()
         self._finish()
@@ -122,7 +124,8 @@ class CheckpointStore:
                 "make room; the checkpoints before are whole"
             )
         copied = _copied(state, step)
-        job = Job(step, self._snapshot.take(tensors, late), copied, metric, layout or {}, frozenset(finite))
+        taken = views(tensors) if wait else self._snapshot.take(tensors, late)
+        job = Job(step, taken, copied, metric, layout or {}, frozenset(finite))
         self._job = job
         self._begin()
         job.blocked = time.perf_counter() - begun
@@ -227,7 +230,7 @@ class CheckpointStore:
         if self._job is not None and not self._snapshot.waits():
             job, self._job = self._job, None
             self._aside.prepare()
-            self._thread = threading.Thread(target=self._run, args=(job,), name="checkpoint")
+            self._thread = threading.Thread(target=self._run, args=(job,), name="checkpoint", daemon=True)
             self._thread.start()
 
     def _finish(self) -> None:
@@ -238,6 +241,9 @@ class CheckpointStore:
             self._aside.hurry()
             self._thread.join()
             self._thread = None
+            if self._result is not None:
+                self._saved.append(self._result)
+                self._result = None
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -245,27 +251,13 @@ class CheckpointStore:
     def _run(self, job: Job) -> None:
         self._aside.enter()
         try:
-            saved = self._committer.commit(job)
-            self._saved.append(saved)  # not in one line: `poll` may take the list away while the commit is made
+            self._result = self._committer.commit(job)  # handed over when this thread has ended
         except OSError as error:
             self._error = CheckpointError(f"{self._catalog.path(job.step)}: {_describe(error)}")
         except BaseException as error:  # noqa: BLE001 - raised by the next call
             self._error = error
         finally:
             self._aside.leave()
-
-
-class Store(Protocol):
-    """Keeps a few checkpoints by step. A checkpoint is complete and verified, or it does not exist."""
-
-    def save(self, step: int, tensors: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> Saved:
-        """Commit a checkpoint: on the disk when this returns."""
-
-    def steps(self) -> list[int]:
-        """The steps that have a checkpoint, ascending."""
-
-    def load(self, step: int | None = None) -> Checkpoint | None:
-        """The checkpoint of a step; or the newest that verifies, and None where there is no checkpoint at all."""
 
 
 def _copied(state: Mapping[str, Any], step: int) -> dict[str, Any]:

@@ -138,7 +138,7 @@ class Writer:
         itemsize = ITEM_BYTES[taken.dtype]
         # Here, while the cache holds the chunk.
         if taken.name in self._job.finite and not _is_finite(taken.dtype, data):
-            raise NotFinite(f"step {self._job.step}: tensor {taken.name!r} is not finite; nothing was saved")
+            raise NotFinite(self._job.step, taken.name)
         out = sink.room(data.size)
         codec, used = "", 0
         if base is not None and base.file not in self._lost:

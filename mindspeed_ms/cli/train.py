@@ -33,7 +33,7 @@ def train(
 ) -> None:
     """Train a model on a prepared set: from nothing, from a trained one, or adapters of one (LoRA).
 
-    Ctrl-C and SIGTERM finish the step that runs and commit a checkpoint.
+    Ctrl-C and SIGTERM finish the micro-batch that runs and commit a checkpoint.
 
     --resume goes on from there as if nothing had happened, to the last bit.
 

@@ -50,7 +50,7 @@ class Watch:
         if kind == "step":
             self._step(step, fields)
         elif kind == "stop":
-            self._say("finishing this step, then a checkpoint is committed; once more to leave at once")
+            self._say("finishing this batch, then a checkpoint is committed; once more to leave at once")
         elif kind == "start":
             model, memory = fields["model"], fields["model"]["memory_bytes"]
             self._say(
@@ -69,7 +69,11 @@ class Watch:
         elif kind == "sample":
             self._say(f"step {step}: {_line(fields['prompt'])} » {_line(fields['text'])}")
         elif kind == "checkpoint":
-            self._say(f"step {step}: checkpoint of {fields['bytes'] / 1e6:.1f} MB in {fields['seconds']:.1f} s")
+            self._say(
+                f"step {fields['of']}: checkpoint, {fields['bytes'] / 1e6:.1f} MB written for "
+                f"{fields['raw_bytes'] / 1e6:.1f} MB in {fields['seconds']:.1f} s beside the run, which it held up for "
+                f"{1000 * fields['blocked']:.0f} ms"
+            )
 
     def _step(self, step: int, fields: Mapping[str, Any]) -> None:
         spent = fields["seconds"] + fields["wait_seconds"]
@@ -119,6 +123,7 @@ def show_plan(plan: "Plan") -> None:
             "batches": ", ".join(f"{rows} x {length}" for rows, length in found["batch_shapes"]),
             "steps": f"{found['steps']:,}",
             "epochs": found["epochs"],
+            "checkpoints": found["checkpoints"],
         },
         as_json=False,
     )
@@ -132,6 +137,7 @@ def show_plan(plan: "Plan") -> None:
             f"activations of {rows} x {length}": _megabytes(memory.activations),
             "block of logits": _megabytes(memory.loss),
             "process and graphs": _megabytes(memory.graphs),
+            "checkpoints": _megabytes(memory.snapshot),
             "of this not at once": _megabytes(memory.overlap),
             "in all": _megabytes(memory.total),
             "there is": "unknown" if plan.available is None else _megabytes(plan.available),

@@ -91,6 +91,8 @@ class RunConfig(_Section):
     eval_every: Count | None = None  # steps between two evaluations; None: at the end alone
     save_every: Count | None = None  # steps between two checkpoints; None: at the end, and when interrupted, alone
     keep: Annotated[int, Field(ge=0, le=1 << 20)] = 2  # newest checkpoints that are kept; 0: all
+    keep_every: Count | None = None  # checkpoints of steps that this divides are kept too
+    keep_best: Annotated[int, Field(ge=0, le=1 << 20)] = 0  # and so many of the lowest held-out loss
     sample_every: Count | None = None  # steps between two sample texts; None: at the end alone
     samples: list[str] = []  # beginnings that the model goes on with
     sample_tokens: Annotated[int, Field(ge=1, le=1 << 20)] = 64  # of each sample
@@ -102,6 +104,13 @@ class RunConfig(_Section):
         if (self.steps is None) == (self.epochs is None):
             given = "neither is there" if self.steps is None else "both are given"
             raise ValueError(f"expected one of steps and epochs, {given}")
+        for name in ("keep_every", "keep_best"):
+            if getattr(self, name) and not self.keep:
+                raise ValueError(f"{name} has no effect with keep 0, which keeps all; leave it out")
+        if self.keep_every is not None and (self.save_every is None or self.keep_every % self.save_every):
+            raise ValueError(f"keep_every is {self.keep_every}, expected a multiple of save_every ({self.save_every})")
+        if self.keep_best and (self.save_every is None or self.eval_every is None):
+            raise ValueError("keep_best needs save_every and eval_every: it compares what was both saved and evaluated")
         for name in ("sample_every", "sample_tokens", "temperature", "chat"):
             if not self.samples and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} has no effect without samples; leave it out")

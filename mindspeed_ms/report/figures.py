@@ -94,10 +94,27 @@ def phase_seconds(run: Run) -> dict[str, float]:
         "waiting for data": _sum(run.steps["wait_seconds"]),
         "evaluation": _sum(run.of("eval", "seconds")[1]),
         "samples": _sum(run.of("sample", "seconds")[1]),
-        "checkpoints": _sum(run.of("checkpoint", "seconds")[1]),
+        "checkpoints": _sum(seconds_blocked(run)),
     }
     spent["other"] = max(0.0, run.seconds - sum(spent.values()))
     return spent
+
+
+def seconds_blocked(run: Run) -> np.ndarray:
+    """How long the run waited for each checkpoint: for all of one that was not made in the background."""
+    _, seconds, blocked = run.of("checkpoint", "seconds", "blocked")
+    return otherwise(blocked, seconds)
+
+
+def written_share(run: Run) -> float:
+    """What was written for the last checkpoint, as a share of its tensors' bytes; NaN where that is not known."""
+    _, written, raw = (column[-1:] for column in run.of("checkpoint", "bytes", "raw_bytes"))
+    return float(written[0] / raw[0]) if len(raw) and raw[0] > 0 else math.nan
+
+
+def otherwise(values: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Values, and where they say nothing the others."""
+    return np.where(np.isnan(values), others, values)
 
 
 def operator_seconds(run: Run) -> dict[str, tuple[float, float]]:

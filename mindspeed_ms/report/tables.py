@@ -7,7 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mindspeed_ms.report import bars
-from mindspeed_ms.report.figures import Figure, by_length, figures, flat, operator_seconds, phase_seconds
+from mindspeed_ms.report.figures import (
+    Figure,
+    by_length,
+    figures,
+    flat,
+    operator_seconds,
+    otherwise,
+    phase_seconds,
+    seconds_blocked,
+    written_share,
+)
 from mindspeed_ms.report.html import Markup, amount, bar, duration, escape, join, section, share, size, table, tag
 from mindspeed_ms.report.read import Run, number
 
@@ -170,9 +180,20 @@ def checkpoints(runs: Sequence[Run], names: Sequence[str]) -> Markup:
     for run, name in zip(runs, names, strict=True):
         steps, seconds, bytes_ = run.of("checkpoint", "seconds", "bytes")
         if len(steps):
-            mean = float(seconds.mean())
-            rows.append([name, f"{len(steps):,}", f"{steps[-1]:,.0f}", duration(mean), size(float(bytes_[-1]))])
-    return _of_runs("Checkpoints", runs, ["run", "number", "last at step", "mean time", "bytes of the last"], rows, 1)
+            of = otherwise(run.of("checkpoint", "of")[1], steps)
+            times = [duration(float(column.mean())) for column in (seconds, seconds_blocked(run))]
+            written = [size(float(bytes_[-1])), share(written_share(run))]
+            rows.append([name, f"{len(steps):,}", f"{of[-1]:,.0f}", *times, *written])
+    head = [
+        "run",
+        "number",
+        "last of step",
+        "mean time",
+        "of it the run waited",
+        "bytes of the last",
+        "of its raw size",
+    ]
+    return _of_runs("Checkpoints", runs, head, rows, 1)
 
 
 def samples(runs: Sequence[Run], names: Sequence[str]) -> Markup:

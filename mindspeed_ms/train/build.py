@@ -89,15 +89,20 @@ def build(plan: Plan) -> Training:
         loss_scale=_loss_scale(config),
         offload=Path(config.run.out) / OFFLOAD if config.step.offload_optimizer else None,
     )
-    seed = model._params.get(SEED)
-    if seed is not None:
-
-        def vary(number: int) -> None:
-            """Each micro-batch drops other inputs than the one before, and the same when it is made again."""
-            seed.asnumpy()[1] = (step.step * config.step.micro_batches + number) & 0x7FFFFFFF
-
-        step.before_batch = vary
+    vary_dropout(step, model, config.step.micro_batches)
     return Training(model, network, step, report)
+
+
+def vary_dropout(step: TrainStep, model: nn.Cell, micro_batches: int) -> None:
+    """Have each micro-batch drop other inputs than the one before, and the same when it is made again."""
+    seed = model._params.get(SEED)
+    if seed is None:
+        return
+
+    def vary(number: int) -> None:
+        seed.asnumpy()[1] = (step.step * micro_batches + number) & 0x7FFFFFFF
+
+    step.before_batch = vary
 
 
 def check_finite(model: nn.Cell, where: str) -> None:

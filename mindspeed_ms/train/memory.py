@@ -12,6 +12,8 @@ query and of all key heads, N query heads):
 With `recompute` only the stream that enters a layer stays, and one layer at a time is made again. Beside the layers:
 the last norm's input and output, the gradient of it, and what the gradients of the layer at work take: 2 I + 2 H.
 
+A checkpoint is copied before the next step changes it; the copy stays for those that follow.
+
 The loss makes its gradients from a block of logits, some rows at a time, and the kernels keep that memory. Where input
 and output have one table, two gradients of it come to be, and their sum.
 """
@@ -20,7 +22,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mindspeed_ms.config.decoder import DecoderSpec
@@ -35,6 +37,7 @@ _GRAPH, _LAYER, _ADAPTER = 15 << 20, 12 << 20, 2 << 20
 _LOGITS, _FEWEST_ROWS = 2 << 20, 128
 _PACKED = 2 << 20  # what matrix products copy their operands to
 _MORE = 4  # a further graph takes one part in so many of the first
+_ENCODING = 48 << 20  # buffers that a checkpoint is encoded in and written from
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -43,6 +46,7 @@ class MemoryEstimate:
     """Bytes by what they are for; `shape` is that of the batch that takes the most.
 
     loss: what the kernels keep for the loss, a block of logits above all.
+    snapshot: the copy that a checkpoint is written from, and what it is encoded with.
     overlap: of gradients that come to be as activations go, so that both do not count.
     """
 
@@ -52,13 +56,14 @@ class MemoryEstimate:
     activations: int
     loss: int
     graphs: int
+    snapshot: int
     overlap: int
     shape: tuple[int, int]
 
     @property
     def total(self) -> int:
         parts = self.parameters + self.gradients + self.optimizer + self.activations
-        return parts + self.loss + self.graphs - self.overlap
+        return parts + self.loss + self.graphs + self.snapshot - self.overlap
 
 
 def estimate(
@@ -72,12 +77,14 @@ def estimate(
     extra: int = 0,
     adapters: int = 0,
     dropped: int = 0,
+    saved_floats: int = 0,
 ) -> MemoryEstimate:
     """The memory of a run.
 
     shapes: [rows, tokens of a row] of the batches. trained, extra: parameters that are trained, and those beside the
     model's own. state_floats: numbers of optimizer state. accumulates: gradients are added up beside those of a batch.
     adapters: layers that have one. dropped: numbers a token that dropout makes copies of.
+    saved_floats: numbers that a checkpoint holds; 0 where none is made.
     """
     parameters = extra + sum(_size(shape) for shape in spec.parameter_shapes().values())
     found = list(shapes)
@@ -93,10 +100,16 @@ def estimate(
         activations=activations,
         loss=_FLOAT * _rows_of_logits(worst[0] * worst[1], spec.vocab_size) * spec.vocab_size + _PACKED,
         graphs=_PROCESS + graph + (len(found) - 1) * graph // _MORE,
+        snapshot=_FLOAT * saved_floats + _ENCODING if saved_floats else 0,
         # The output layer's gradient is made with the loss, before any activation goes.
         overlap=min(_FLOAT * (trained - table), activations),
         shape=worst,
     )
+
+
+def without_snapshot(needed: MemoryEstimate) -> MemoryEstimate:
+    """Of a run that stands still while a checkpoint is made of the tensors themselves."""
+    return replace(needed, snapshot=min(needed.snapshot, _ENCODING))
 
 
 def available_bytes() -> int | None:
@@ -116,7 +129,8 @@ def require(needed: MemoryEstimate, available: int | None, advice: Sequence[str]
             f"out of memory before the first step: the run takes about {_gb(needed.total)} "
             f"(parameters {_gb(needed.parameters)}, gradients {_gb(needed.gradients)}, optimizer "
             f"{_gb(needed.optimizer)}, activations of [{rows}, {length}] {_gb(needed.activations)}, logits "
-            f"{_gb(needed.loss)}), it can have {_gb(available)}; {', '.join(advice)}"
+            f"{_gb(needed.loss)}, checkpoints {_gb(needed.snapshot)}), it can have {_gb(available)}; "
+            f"{', '.join(advice)}"
         )
 
 

@@ -14,7 +14,8 @@ compile     graph, shapes, reason, seconds: a graph was compiled in this step, w
 skip        reason, which says where it began, and samples: of each batch its length and the numbers of its rows
 eval        loss, perplexity, tokens, seconds
 sample      prompt, text, tokens, seconds
-checkpoint  path, bytes, seconds
+checkpoint  path, of (the step that it holds; `step` is when it was there), bytes (written for it), raw_bytes (of its
+            tensors), seconds (in the background), blocked (seconds that the run waited), base (false: differences)
 operators   operators: name -> [seconds, calls] of native operators since the line of this kind before
 end         reason ("complete", "interrupted" or an error's line), seconds of this process
 """
@@ -63,7 +64,11 @@ _TAGS: dict[str, dict[str, str]] = {
         "rss_bytes": "memory/rss_bytes",
     },
     "eval": {"loss": "eval/loss", "perplexity": "eval/perplexity"},
-    "checkpoint": {"seconds": "checkpoint/seconds", "bytes": "checkpoint/bytes"},
+    "checkpoint": {
+        "seconds": "checkpoint/seconds",
+        "blocked": "checkpoint/blocked",
+        "bytes": "checkpoint/bytes",
+    },
 }
 
 

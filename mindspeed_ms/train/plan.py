@@ -37,6 +37,7 @@ class Plan:
     batches: int
     memory: memory.MemoryEstimate
     available: int | None
+    saves_aside: bool  # in the background, from a copy
 
     @property
     def manifest(self) -> Manifest:
@@ -68,6 +69,7 @@ class Plan:
             "epochs": round(self.batches / len(self.loader), 4),
             "memory_bytes": self.memory.total,
             "available_bytes": self.available,
+            "checkpoints": "in the background" if self.saves_aside else "while the run waits",
         }
 
 
@@ -84,12 +86,16 @@ def make_plan(config: TrainConfig) -> Plan:
     optimizer = OPTIMIZERS[config.optimizer.name](**config.optimizer.settings())
     steps, batches = _length(config, len(loader))
     trained = _trained(spec, config.lora)
-    needed = _estimate(config, spec, optimizer, trained, _shapes(loader))
-    available = memory.available_bytes()
+    needed, available = _estimate(config, spec, optimizer, trained, _shapes(loader)), memory.available_bytes()
+    # A copy of state that was put on the disk would undo that; and where there is no room for one, the run waits.
+    aside = not config.step.offload_optimizer and (available is None or needed.total <= available)
+    if not aside:
+        needed = memory.without_snapshot(needed)
     memory.require(needed, available, _advice(config))
     return Plan(
-        config, spec, hf_config, source, loader, eval_loader, optimizer, trained, steps, batches, needed, available
-    )
+        config, spec, hf_config, source, loader, eval_loader, optimizer, trained, steps, batches, needed, available,
+        aside,
+    )  # fmt: skip
 
 
 def _loader(config: TrainConfig, folder: str, key: str) -> BucketLoader:
@@ -215,6 +221,8 @@ def _estimate(
 ) -> memory.MemoryEstimate:
     numbers = sum(math.prod(shape) for shape in trained.values())
     state = sum(math.prod(optimizer.state_shape(kind, shape)) for shape in trained.values() for kind in optimizer.kinds)
+    # Stopped between micro-batches, a run saves the sums of gradients as well.
+    saved = state + numbers * (2 if config.step.micro_batches > 1 else 1)
     if config.step.offload_optimizer:
         group = max([GROUP_BYTES // 4, *(math.prod(shape) for shape in trained.values())])
         state = min(state, len(optimizer.kinds) * group)
@@ -230,6 +238,7 @@ def _estimate(
         dropped=sum(shape[1] for name, shape in trained.items() if "lora_A" in name)
         if config.lora and config.lora.dropout
         else 0,
+        saved_floats=saved,
     )
 
 

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mindspeed_ms.checkpoint.plain import PlainStore
-from mindspeed_ms.checkpoint.store import Checkpoint
+from mindspeed_ms.checkpoint.store import Checkpoint, CheckpointStore
 from mindspeed_ms.config.train import TrainConfig
 from mindspeed_ms.errors import MindSpeedError, TrainError
 from mindspeed_ms.ops.native.interrupt import restore_interrupt
@@ -26,7 +25,7 @@ from mindspeed_ms.train.metrics import MetricsWriter
 from mindspeed_ms.train.plan import Plan, make_plan
 from mindspeed_ms.train.samples import Sampler
 from mindspeed_ms.train.save_model import save_model
-from mindspeed_ms.train.stop import stop_after_step
+from mindspeed_ms.train.stop import stop_in_order
 
 Observer = Callable[[str, int, Mapping[str, Any]], None]
 
@@ -51,7 +50,7 @@ def train(config: TrainConfig, *, resume: bool = False, observe: Observer | None
     """Make a run, or go on with the one in `config.run.out`, until its last step or a signal.
 
     observe(kind, step, fields) gets what metrics.jsonl gets, and "stop" when a signal has come. SIGINT and SIGTERM
-    finish the step that runs and commit a checkpoint; a second one is KeyboardInterrupt.
+    finish the micro-batch that runs and commit a checkpoint; a second one is KeyboardInterrupt.
     Raises MindSpeedError; what was committed before stays.
     """
     config = files.resolved(config)
@@ -60,7 +59,14 @@ def train(config: TrainConfig, *, resume: bool = False, observe: Observer | None
     plan = make_plan(config)
     with only_run(folder):
         _check_folder(folder, resume)
-        return _Run(plan, folder, observe or (lambda kind, step, fields: None)).run(resume)
+        run = _Run(plan, folder, observe or (lambda kind, step, fields: None))
+        try:
+            done = run.run(resume)
+        except Exception:
+            run.store.close()
+            raise
+        run.store.close()  # not of an interrupted one: that leaves at once, whatever is being saved
+        return done
 
 
 def _check_folder(folder: Path, resume: bool) -> None:
@@ -70,7 +76,7 @@ def _check_folder(folder: Path, resume: bool) -> None:
     elif files.holds_run(folder):
         # A run that is still at it would refuse --resume as well, so that is what to say of it.
         with only_run(folder):
-            steps = PlainStore(folder / files.CHECKPOINTS).steps()
+            steps = CheckpointStore(folder / files.CHECKPOINTS, write=False).steps()
         last = f"its last checkpoint is of step {steps[-1]}" if steps else "it has no checkpoint yet"
         raise TrainError(f"{folder}: holds a run already ({last}); go on with --resume, or give another folder")
     else:
@@ -80,7 +86,14 @@ def _check_folder(folder: Path, resume: bool) -> None:
 class _Run:
     def __init__(self, plan: Plan, folder: Path, observe: Observer) -> None:
         self.plan, self.folder, self.observe = plan, folder, observe
-        self.store = PlainStore(folder / files.CHECKPOINTS, plan.config.run.keep)
+        rules = plan.config.run
+        self.store = CheckpointStore(
+            folder / files.CHECKPOINTS,
+            keep=rules.keep,
+            keep_every=rules.keep_every,
+            keep_best=rules.keep_best,
+            identity=self._identity(),
+        )
 
     def run(self, resume: bool) -> Summary:
         started = time.monotonic()
@@ -99,6 +112,7 @@ class _Run:
                 loop.restore(found)
             if resume:
                 # Only now: a run that could not go on as it was asked to is left as it was.
+                self._forget_after(step)
                 files.write_run(self.folder, self.plan.config, self._description())
                 plain = self.plan.config.plain()
                 metrics.write("resume", step, environment=environment(), changes=changed, config=plain)
@@ -117,7 +131,7 @@ class _Run:
 
         model = adapter = None
         try:
-            with stop_after_step(lambda number: self.observe("stop", loop.step, {"signal": number})) as stop:
+            with stop_in_order(lambda number: self.observe("stop", loop.step, {"signal": number})) as stop:
                 loop.run(lambda: stop.number is not None)
                 if loop.step == self.plan.steps:
                     model, adapter = self._save(training)
@@ -140,6 +154,11 @@ class _Run:
             model=model,
             adapter=adapter,
         )
+
+    def _forget_after(self, step: int) -> None:
+        """Remove later checkpoints: damaged ones, which are not to stand before those that are made anew."""
+        if any(later > step for later in self.store.steps()):
+            self.store.forget_after(step)
 
     def _save(self, training: Training) -> tuple[Path | None, Path | None]:
         """The finished model; of LoRA the adapter, and the merged model if that is wanted."""

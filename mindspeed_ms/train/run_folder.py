@@ -26,8 +26,18 @@ _HEAD = "# The configuration of this run, all defaults filled in. `mindspeed-ms 
 
 # What a run may go on with otherwise than it began: nothing of it decides the steps that were made.
 _FREE = (
-    *("run.steps", "run.epochs", "run.log_every", "run.eval_every", "run.save_every", "run.keep", "run.sample_every"),
-    *("run.samples", "run.sample_tokens", "run.temperature", "run.chat", "run.out", "data.eval", "data.eval_batches"),
+    *("run.steps", "run.epochs", "run.log_every", "run.eval_every", "run.save_every", "run.keep", "run.keep_every"),
+    *(
+        "run.keep_best",
+        "run.sample_every",
+        "run.samples",
+        "run.sample_tokens",
+        "run.temperature",
+        "run.chat",
+        "run.out",
+        "data.eval",
+        "data.eval_batches",
+    ),
     *("lora.merge", "guard.max_skipped", "guard.max_loss_ratio", "step.recompute", "step.offload_optimizer"),
 )
 # Paths: what is there is compared by its content.

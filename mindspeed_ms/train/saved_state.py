@@ -18,7 +18,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "evaluation": (dict, type(None)),
     "frozen": (str, type(None)),
 }
-_COUNTS = {"bad": {"skipped", "diverged", "dead"}, "done": {"eval", "sample", "checkpoint"}}
+_COUNTS = {"bad": {"skipped", "diverged", "dead"}, "done": {"eval", "sample"}}
 
 
 def checked_state(found: Checkpoint) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,14 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn
 
 from mindspeed_ms.errors import ConfigError, TrainError
-from mindspeed_ms.train.graph import ApplyStep, MicroStep, ScaledLoss, Update, WholeStep, zeros
+from mindspeed_ms.train.accumulate import TOTALS, Accumulation, Paused, fill
+from mindspeed_ms.train.graph import ApplyStep, ScaledLoss, Update, WholeStep, zeros
+from mindspeed_ms.train.inputs import Batch, inputs_of
 from mindspeed_ms.train.launch import launch
 from mindspeed_ms.train.loss_scale import DynamicLossScale
 from mindspeed_ms.train.offload import OffloadedUpdate
 from mindspeed_ms.train.optimizer import Optimizer
 
-Batch = Mapping[str, Any] | Sequence[Any]
 _NO_CLIP = 3.0e38
 
 
@@ -66,6 +67,8 @@ class TrainStep:
     offload: a folder for the optimizer's state, which then takes no memory but for the part at work.
 
     The parameters that require gradients when it is made are trained, in place. Raises ConfigError.
+
+    `pause` is asked before each micro-batch but the first of a call; when it says so, the call raises Paused.
     """
 
     def __init__(
@@ -118,9 +121,12 @@ class TrainStep:
             for kind, views in self._offloaded.states.items():
                 self._states |= {_state(kind, w): view for w, view in zip(self.weights, views, strict=True)}
         self.offloaded = offload is not None
-        self._micro: MicroStep | None = None
+        self._micro: Accumulation | None = None
         self._apply: ApplyStep | None = None
         self.step, self.applied, self.skipped = 0, 0, 0
+        self.pending = 0  # micro-batches of the next step that are in its sums already
+        self._half_loaded = False  # whether those sums came from `load_tensors`
+        self.pause: Callable[[], bool] = lambda: False
         self.compilations: list[Compilation] = []
         self._seen: set[tuple[str, tuple[tuple[int, ...], ...]]] = set()
         self.before_batch: Callable[[int], None] = lambda number: None  # called with the micro-batch's number
@@ -128,7 +134,10 @@ class TrainStep:
         self.squares = np.zeros(len(self.weights), np.float32)  # of the last step's gradients, one a tensor
 
     def __call__(self, batch: Batch | list[Batch]) -> StepResult:
-        """Make one step. Raises DeviceLostError when a kernel refuses its input, such as an unknown token."""
+        """Make one step, or go on with the one that has paused: then with all of its batches again.
+
+        Raises DeviceLostError when a kernel refuses its input, such as an unknown token; Paused.
+        """
         started, compiled = time.perf_counter(), len(self.compilations)
         scale = self._scale()
         learning_rate = float(self.schedule(self.step))
@@ -137,6 +146,11 @@ class TrainStep:
         batches = batch if isinstance(batch, list) else [batch]
         if not batches:
             raise ConfigError("batch: an empty list of micro-batches: expected at least one")
+        if self.pending >= len(batches):
+            raise ConfigError(
+                f"batch: {len(batches)} micro-batches, but {self.pending} of this step are done already; "
+                "give all of the step, these too"
+            )
         report, squares = self._take(batches, numbers, _one(scale), clip)
         loss, tokens, norm, taken = (float(x) for x in report.asnumpy())
         self.squares = squares.asnumpy()
@@ -157,23 +171,37 @@ class TrainStep:
     def _take(self, batches: list[Batch], numbers: Tensor, scale: Tensor, clip: Tensor) -> tuple[Tensor, Tensor]:
         if len(batches) == 1 and not self.offloaded:
             self.before_batch(0)
-            return self._run("step", 3, self._whole, numbers, scale, clip, *self._tensors(batches[0]))
+            return self._run("step", 3, self._whole, numbers, scale, clip, *inputs_of(batches[0], self.columns))
         micro = self._accumulating()
-        for number, one in enumerate(batches):
+        first, self.pending = self.pending, 0  # an error within leaves sums that no step may go on from
+        for number in range(first, len(batches)):
+            if number > first and self.pause():
+                self.pending = number
+                raise Paused(number)
             self.before_batch(number)
-            self._run("micro-batch", 2, micro, _one(float(number > 0)), scale, *self._tensors(one))
+            inputs = inputs_of(batches[number], self.columns)
+            self._run("micro-batch", 2, micro.cell, _one(float(number > 0)), scale, *inputs)
         if self.offloaded:
             loss, tokens = (Tensor(micro.totals.asnumpy()[i : i + 1].copy()) for i in (0, 1))
             return self._offloaded(loss, tokens, micro.sums, numbers, scale, clip)
         return self._run("update", 3, self._apply, numbers, scale, clip)
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """All parameters ("model.NAME") and the optimizer's state ("optimizer.KIND.NAME"): views, not copies."""
-        return {name: x.asnumpy() if isinstance(x, Parameter) else x for name, x in self._named().items()}
+        """All parameters ("model.NAME") and the optimizer's state ("optimizer.KIND.NAME"): views, not copies.
+
+        Of a step that has paused also its sums ("gradient.NAME" and "totals").
+        """
+        return self._views(self.pending > 0)
+
+    def room(self, names: Collection[str]) -> dict[str, np.ndarray]:
+        """Where `load_tensors` would put what is named so: arrays to read into. Other names are passed over."""
+        views = self._views(TOTALS in names)
+        return {name: views[name] for name in names if name in views}
 
     def load_tensors(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Take over what `tensors` gave. Raises TrainError for a name too few or too many, and for another shape."""
-        named = self._named()
+        half = TOTALS in tensors
+        named = self._named(half)
         disputed = sorted(set(named) ^ set(tensors))
         if disputed:
             where = "is not in the checkpoint" if disputed[0] in named else "is in the checkpoint only"
@@ -183,9 +211,10 @@ class TrainStep:
                 raise TrainError(f"{name}: shape {tensors[name].shape} in the checkpoint, expected {parameter.shape}")
         for name, parameter in named.items():
             if isinstance(parameter, Parameter):
-                parameter.set_data(Tensor(np.ascontiguousarray(tensors[name]), parameter.dtype))
-            else:
+                fill(parameter, tensors[name])
+            elif parameter is not tensors[name]:
                 parameter[...] = tensors[name]
+        self.pending, self._half_loaded = 0, half
         self.release()
 
     def release(self) -> None:
@@ -200,20 +229,33 @@ class TrainStep:
             "step": self.step,
             "applied": self.applied,
             "skipped": self.skipped,
+            "pending": self.pending,
             "loss_scale": scale.state_dict() if isinstance(scale, DynamicLossScale) else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on after the step that `state_dict` was taken at. Raises ConfigError, TrainError."""
-        for key in ("step", "applied", "skipped"):
-            if not isinstance(state.get(key), int) or state[key] < 0:
+        """Go on after the step that `state_dict` was taken at; `load_tensors` comes first.
+
+        `pending` may be left out: none. Raises ConfigError, TrainError.
+        """
+        state = {"pending": 0, **state}
+        for key in ("step", "applied", "skipped", "pending"):
+            if type(state.get(key)) is not int or state[key] < 0:
                 raise TrainError(f"{key}: {state.get(key)!r} in the checkpoint, expected a whole number from 0")
+        if (state["pending"] > 0) != self._half_loaded:
+            has = "holds" if self._half_loaded else "does not hold"
+            raise TrainError(f"pending: {state['pending']} micro-batches, but the checkpoint {has} sums of gradients")
         if isinstance(self.loss_scale, DynamicLossScale) and state.get("loss_scale") is not None:
             self.loss_scale.load_state_dict(state["loss_scale"])
         self.step, self.applied, self.skipped = state["step"], state["applied"], state["skipped"]
+        self.pending = state["pending"]
 
-    def _named(self) -> dict[str, Parameter | np.ndarray]:
-        return {f"model.{p.name}": p for p in self.network.get_parameters()} | self._states
+    def _named(self, half: bool) -> dict[str, Parameter | np.ndarray]:
+        sums = self._accumulating().named() if half else {}
+        return {f"model.{p.name}": p for p in self.network.get_parameters()} | self._states | sums
+
+    def _views(self, half: bool) -> dict[str, np.ndarray]:
+        return {name: x.asnumpy() if isinstance(x, Parameter) else x for name, x in self._named(half).items()}
 
     def _scale(self) -> float:
         scale = self.loss_scale
@@ -226,24 +268,11 @@ class TrainStep:
         if isinstance(self.loss_scale, DynamicLossScale) and tokens != 0:
             self.loss_scale.update(taken)
 
-    def _accumulating(self) -> MicroStep:
+    def _accumulating(self) -> Accumulation:
         if self._micro is None:
-            sums = ParameterTuple([zeros(f"gradient.{w.name}", w.shape) for w in self.weights])
-            totals = zeros("totals", (2,))
-            self._micro = MicroStep(self._loss, self.weights, sums, totals)
-            self._apply = None if self.offloaded else ApplyStep(sums, totals, self._update)
+            self._micro = Accumulation(self._loss, self.weights)
+            self._apply = None if self.offloaded else ApplyStep(self._micro.sums, self._micro.totals, self._update)
         return self._micro
-
-    def _tensors(self, batch: Batch) -> list[Tensor]:
-        if isinstance(batch, Mapping):
-            missing = [name for name in self.columns if name not in batch]
-            if missing:
-                expected, known = ", ".join(self.columns), ", ".join(batch)
-                raise ConfigError(f"batch: no column {missing[0]!r}, expected {expected}; it has {known}")
-            batch = [batch[name] for name in self.columns]
-        if isinstance(batch, (str, bytes)) or not isinstance(batch, Sequence):
-            raise ConfigError(f"batch: a {type(batch).__name__}: expected a mapping of columns, or a tuple of arrays")
-        return [value if isinstance(value, Tensor) else Tensor(value) for value in batch]
 
     def _run(self, name: str, before: int, graph: nn.Cell | None, *inputs: Tensor) -> Any:
         """Run a graph; the batch is what comes after `before` other inputs."""

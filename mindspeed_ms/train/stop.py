@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a run trains: the step that runs is finished first."""
+"""Ctrl-C and SIGTERM while a run trains: the batch that is at work is finished first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Stop:
 
 
 @contextmanager
-def stop_after_step(told: Callable[[int], None]) -> Iterator[Stop]:
+def stop_in_order(told: Callable[[int], None]) -> Iterator[Stop]:
     """Signals in here set `number`, and `told` is called with it; a second one is KeyboardInterrupt at once.
 
     In another thread than the main one, which alone gets signals, nothing is changed.

@@ -87,7 +87,8 @@ def whole_run(steps=200, seed=0, speed=1.0, offset=0.0, samples=("Once upon a ti
             lines.append({"kind": "eval", "step": number, "time": time, "loss": held_out, "seconds": 1.0})
             lines[-1] |= {"perplexity": math.exp(held_out), "tokens": 5000}
             time += 0.2
-            lines.append({"kind": "checkpoint", "step": number, "time": time, "seconds": 0.2, "bytes": 40 << 20})
+            saved = {"of": number, "seconds": 0.2, "blocked": 0.01, "bytes": 40 << 20, "raw_bytes": 60 << 20}
+            lines.append({"kind": "checkpoint", "step": number, "time": time, **saved})
             for prompt in samples:
                 lines.append({"kind": "sample", "step": number, "time": time, "prompt": prompt, "text": " there was."})
                 lines[-1] |= {"tokens": 4, "seconds": 0.1}

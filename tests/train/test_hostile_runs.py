@@ -1,5 +1,6 @@
 """What no run should take: tricks of YAML, folders of others, checkpoints that were tampered with."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -7,9 +8,9 @@ import shutil
 import numpy as np
 import pytest
 import yaml
-from train_runs import command, make_data, read_lines, settings, write_model, write_yaml
+from train_runs import command, commits, damage, make_data, manifest, read_lines, settings, write_model, write_yaml
 
-from mindspeed_ms.checkpoint.plain import PlainStore, _state_digest
+from mindspeed_ms.checkpoint.store import CheckpointStore
 from mindspeed_ms.cli.train_options import read_config
 from mindspeed_ms.config.train import TrainConfig
 from mindspeed_ms.data.loader import Batch
@@ -159,27 +160,27 @@ def test_a_pipe_in_the_place_of_metrics_is_not_waited_for(begun, data, tmp_path)
 # Checkpoints
 
 
-def tamper(begun, folder, change, sign=True):
+def tamper(begun, folder, change, digest=None):
     shutil.copytree(begun, folder)
-    path = folder / "checkpoints" / "step-00000002" / "state.json"
-    values = json.loads(path.read_text())
+    path = manifest(folder, 2)
+    values = json.loads(path.read_text().splitlines()[0])
     change(values)
-    if sign:
-        values["sha256"] = _state_digest(values["state"])
-    path.write_text(json.dumps(values))
+    line = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    path.write_text(f"{line}\n{hashlib.sha256(line.encode()).hexdigest() if digest is None else digest}\n")
 
 
 DAMAGED = {
-    "no step": lambda values: values.pop("step"),
-    "no digest": lambda values: values.pop("sha256"),
-    "NaN": lambda values: values["state"].__setitem__("loss", float("nan")),
+    "no step": (lambda values: values.pop("step"), "0" * 64),
+    "no digest": (lambda values: None, ""),
+    "another digest": (lambda values: None, "0" * 64),
+    "NaN": (lambda values: values["state"].__setitem__("loss", float("nan")), None),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
 def test_a_state_that_no_checkpoint_has_is_damage(damage, begun, tmp_path):
-    tamper(begun, tmp_path / "run", DAMAGED[damage], sign=False)
-    store = PlainStore(tmp_path / "run" / "checkpoints")
+    tamper(begun, tmp_path / "run", *DAMAGED[damage])
+    store = CheckpointStore(tmp_path / "run" / "checkpoints", write=False)
     assert store.load().step == 1
     with pytest.raises(CheckpointError, match="step-00000002.*the checkpoint is damaged"):
         store.load(2)
@@ -209,14 +210,33 @@ def test_the_step_of_the_state_is_that_of_the_checkpoint(begun, data, tmp_path):
 
 
 def test_a_checkpoint_is_not_pruned_for_a_later_one_that_is_damaged(tmp_path):
-    store = PlainStore(tmp_path, keep=1)
     tensors = {"x": np.ones(3, np.float32)}
-    store.save(7, tensors, {})
-    (tmp_path / "step-00000007" / "tensors.safetensors").write_bytes(b"")
-    store.save(5, tensors, {})
-    assert store.load().step == 5
-    store.save(8, tensors, {})
-    assert store.steps() == [8]
+    with CheckpointStore(tmp_path / "checkpoints", keep=1) as store:
+        store.save(7, tensors, {}, wait=True)
+        damage(tmp_path, 7)
+        store.save(5, tensors, {}, wait=True)
+        assert store.load().step == 5
+        store.save(8, {"x": np.zeros(3, np.float32)}, {}, wait=True)
+        assert store.steps() == [8]
+
+
+def test_a_run_that_goes_on_removes_the_damaged_checkpoint_that_it_went_back_behind(begun, data, tmp_path):
+    """It would be the newest again as soon as it looks whole, and stand before those that are made anew."""
+    shutil.copytree(begun, tmp_path / "run")
+    damage(tmp_path / "run", 2)
+    values = settings(data, tmp_path / "run", run__steps=3, run__save_every=None)
+    assert go(values, resume=True).step == 3
+    assert commits(tmp_path / "run") == [1, 3]
+
+
+def test_a_commit_of_another_model_in_the_folder_is_refused_by_the_key_that_differs(begun, data, tmp_path):
+    values = settings(data, tmp_path / "run", run__steps=3, run__save_every=1)
+    wider = dict(values["model"]["config"]) | {"intermediate_size": 64}
+    go({**values, "model": {"config": wider}})
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    shutil.copytree(begun / "checkpoints", tmp_path / "run" / "checkpoints")
+    with pytest.raises(CheckpointError, match="another model: architecture of the model is .*this run's is"):
+        go({**values, "model": {"config": wider}, "run": {**values["run"], "steps": 4}}, resume=True)
 
 
 # While it trains
@@ -241,7 +261,7 @@ def test_no_checkpoint_and_no_model_is_made_of_weights_that_are_not_finite(data,
         TrainError, match="step 2: weight .* is not finite.*there is no checkpoint yet; lower optimizer"
     ):
         go(values)
-    assert not (tmp_path / "run" / "model").exists() and not (tmp_path / "run" / "checkpoints").exists()
+    assert not (tmp_path / "run" / "model").exists() and commits(tmp_path / "run") == []
     values["run"] |= {"out": str(tmp_path / "short"), "steps": 2, "save_every": None}
     with pytest.raises(TrainError, match="step 2: weight .* is not finite"):
         go(values)
@@ -254,7 +274,7 @@ def test_a_loss_that_has_diverged_does_not_push_out_good_checkpoints(data, tmp_p
     with pytest.raises(TrainError, match="the loss has diverged: from step (\\d+) on it was above 1.5 times") as failed:
         go(values)
     first = int(str(failed.value).split("from step ")[1].split()[0])
-    assert PlainStore(tmp_path / "run" / "checkpoints").steps() == [first - 1] or first == 1
+    assert commits(tmp_path / "run") == [first - 1] or first == 1
 
 
 def test_a_sample_file_that_was_tampered_with_is_cut_there(begun, data, tmp_path):

@@ -85,6 +85,25 @@ def losses(folder):
     return [loss for _, loss in found]
 
 
+def commits(folder):
+    """The steps that a run has checkpoints of."""
+    from mindspeed_ms.checkpoint.store import CheckpointStore
+
+    return CheckpointStore(folder / "checkpoints", write=False).steps()
+
+
+def manifest(folder, step):
+    return folder / "checkpoints" / f"step-{step:08d}.json"
+
+
+def damage(folder, step):
+    """Empty what was written for a checkpoint itself, beside what it has of others."""
+    files = list((folder / "checkpoints").glob(f"step-{step:08d}.*.bin"))
+    assert files
+    for file in files:
+        file.write_bytes(b"")
+
+
 def weights(folder):
     """All bytes of the finished model's weights."""
     return (folder / "model" / "model.safetensors").read_bytes()
