@@ -107,7 +107,7 @@ def _load(
             _require_fit(entries[name], array, path)
         read_entries(reader, manifest, [(entries[name], array) for name, array in into.items()])
     else:
-        wrong = check_entries(reader, manifest, manifest.tensors if every_rank else entries.values(), set())
+        wrong = check_entries(reader, manifest, manifest.tensors if every_rank else entries.values(), {})
         if wrong:
             raise CheckpointError(wrong[0])
     return Checkpoint(

@@ -60,7 +60,9 @@ def parse(data: bytes, path: str, step: int) -> Manifest:
             "use the version of mindspeed-ms that wrote it"
         )
     if values.get("step") != step:
-        raise CheckpointError(f"{path}: step is {str(values.get('step'))[:40]}, its name says {step}; rename it back")
+        raise CheckpointError(
+            f"{path}: step is {str(values.get('step'))[:40]}, its name says {step}; rename it back, or it is damaged"
+        )
     try:
         return _manifest(values, step, digest)
     except _Wrong as wrong:

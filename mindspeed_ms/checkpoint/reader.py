@@ -168,16 +168,22 @@ def in_threads(function: Callable[[_Job], None], jobs: list[_Job]) -> None:
             raise
 
 
-def check_entries(reader: ChunkReader, manifest: Manifest, entries: Iterable[Entry], done: set[Chunk]) -> list[str]:
-    """Read and decode every chunk of these tensors but those in `done`, which grows; returns what is wrong."""
-    jobs, wrong = [], []
+def check_entries(
+    reader: ChunkReader, manifest: Manifest, entries: Iterable[Entry], done: dict[Chunk, str]
+) -> list[str]:
+    """Read and decode every chunk of these tensors; returns what is wrong.
+
+    done: what was found of chunks before, which is not read again; it grows.
+    """
+    jobs, all_chunks = [], []
     for entry in entries:
         left = entry.nbytes
         for chunk in entry.chunks:
             nbytes = min(left, manifest.chunk_bytes)
             left -= nbytes
+            all_chunks.append(chunk)
             if chunk not in done:
-                done.add(chunk)
+                done[chunk] = ""
                 jobs.append((chunk, ITEM_BYTES[entry.dtype], nbytes, entry.name))
     room = threading.local()
 
@@ -188,10 +194,10 @@ def check_entries(reader: ChunkReader, manifest: Manifest, entries: Iterable[Ent
         try:
             reader.read(chunk, itemsize, room.out[:nbytes])
         except CheckpointError as error:
-            wrong.append(f"{error} (tensor {name!r})")
+            done[chunk] = f"{error} (tensor {name!r})"
 
     in_threads(check, jobs)
-    return sorted(wrong)
+    return sorted({done[chunk] for chunk in all_chunks} - {""})
 
 
 def _reason(error: OSError) -> str:

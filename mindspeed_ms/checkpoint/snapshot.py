@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mindspeed_ms.checkpoint.kernels import native
+from mindspeed_ms.checkpoint.kernels import kernels, native
 from mindspeed_ms.checkpoint.manifest import ITEM_BYTES, PAGE
 from mindspeed_ms.errors import CheckpointError
 from mindspeed_ms.ops.native import aside
@@ -47,20 +47,24 @@ class Snapshot:
             self._memory = aligned(end)
         taken = []
         now: list[tuple[np.ndarray, np.ndarray]] = []
-        put_off: list[tuple[np.ndarray, np.ndarray]] = []
+        put_off: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         as_they_are = native()
         for place, (name, array) in zip(places, tensors.items(), strict=True):
             out = self._memory[place : place + array.nbytes]
             taken.append(Taken(name, array.dtype.name, array.shape, out))
             if as_they_are and array.flags.c_contiguous and array.dtype.isnative and array.nbytes:
-                (put_off if name in late else now).append((array, out))
+                address = array.__array_interface__["data"][0]
+                later = name in late and address not in put_off  # the library knows a copy by its source
+                if later:
+                    put_off[address] = (array, out)
+                else:
+                    now.append((array, out))
             else:
                 _copy(array, out)
         if now:
-            aside.put_off(now)
-            aside.copy_now()
+            kernels().copy_aside([out for _, out in now], [array for array, _ in now])
         if put_off:
-            aside.put_off(put_off)
+            aside.put_off(list(put_off.values()))
             self._late = True
         return taken
 

@@ -14,7 +14,7 @@ def verify(catalog: Catalog, files: Files, steps: list[int]) -> list[Problem]:
     """What is wrong with the commits of these steps: manifests, chain, sizes, checksums, decoding."""
     reader = ChunkReader(catalog.folder, files)
     problems: list[Problem] = []
-    done: set[Chunk] = set()
+    done: dict[Chunk, str] = {}
     there = set(catalog.steps())
     for step in steps:
         try:

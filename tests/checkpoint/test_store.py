@@ -83,6 +83,14 @@ def test_the_arrays_may_change_when_save_returns(make):
     assert same(store.load().tensors, tensors())
 
 
+def test_one_array_by_two_names_and_parts_of_it_are_each_saved(make):
+    store, array = make(), tensors()["model.a"]
+    mine = {"a": array, "tied": array, "rows": array[3:5], "all": array[:]}
+    for late in ((), ("a", "tied", "all")):
+        store.save(1, mine, STATE, late=late, wait=True)
+        assert same(store.load().tensors, mine)
+
+
 def test_tensors_are_read_into_arrays_and_a_part_of_them_by_name(make):
     store = make()
     store.save(1, tensors(), STATE, wait=True)
