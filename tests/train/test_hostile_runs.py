@@ -255,6 +255,20 @@ def test_a_set_without_a_token_to_learn_ends_the_run(data, tmp_path, monkeypatch
     assert [line["reason"] for line in read_lines(tmp_path / "run", "skip")] == ["no token to learn in the batch"] * 3
 
 
+def test_bad_steps_in_a_row_are_counted_over_a_checkpoint(data, tmp_path, monkeypatch):
+    getitem = Batch.__getitem__
+    monkeypatch.setattr(
+        Batch,
+        "__getitem__",
+        lambda self, name: getitem(self, name) * 0 - 100 if name == "labels" else getitem(self, name),
+    )
+    values = settings(data, tmp_path / "run", guard={"max_skipped": 3}, run__save_every=1, run__steps=2)
+    go(values)
+    values["run"]["steps"] = 9
+    with pytest.raises(TrainError, match="3 steps in a row, from step 1 on,.*the checkpoint of step 2 is kept"):
+        go(values, resume=True)
+
+
 def test_no_checkpoint_and_no_model_is_made_of_weights_that_are_not_finite(data, tmp_path):
     values = settings(data, tmp_path / "run", run__steps=3, run__save_every=2, optimizer__learning_rate=1e38)
     with pytest.raises(

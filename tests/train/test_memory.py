@@ -97,6 +97,16 @@ def test_estimates_are_near_the_peaks_of_real_steps(case):
     assert 0.9 < found.total / (peak << 20) < 1.2
 
 
+def test_a_checkpoint_is_a_copy_of_what_it_holds_unless_the_run_waits_for_it():
+    numbers = 3 * SIZE
+    saved = memory.estimate(SPEC, [(8, 128)], trained=SIZE, state_floats=2 * SIZE, saved_floats=numbers)
+    plain = memory.estimate(SPEC, [(8, 128)], trained=SIZE, state_floats=2 * SIZE)
+    assert plain.snapshot == 0
+    assert saved.snapshot == saved.total - plain.total == 4 * numbers + memory._ENCODING
+    assert memory.without_snapshot(saved).snapshot == memory._ENCODING
+    assert memory.without_snapshot(plain) == plain
+
+
 def test_too_little_memory_is_one_line_with_the_numbers_and_what_to_change():
     needed = of()
     memory.require(needed, needed.total, [])

@@ -36,6 +36,7 @@ def parse(**changes):
     return TrainConfig.parse(values, "run.yaml")
 
 
+RUN = {"out": "o", "steps": 8, "save_every": 2}
 WRONG = {
     "an unknown key": ({"optimizer__lr": 1}, "unknown key 'optimizer.lr'"),
     "a misspelt key": ({"run__step": 1}, "unknown key 'run.step'; did you mean 'steps'"),
@@ -59,6 +60,11 @@ WRONG = {
     "a scale of zero": ({"step": {"amp": "O2", "loss_scale": 0}}, "loss_scale is 0; expected null"),
     "evaluation of nothing": ({"run__eval_every": 2}, "run.eval_every has no effect without data.eval"),
     "batches of nothing": ({"data__eval_batches": 2}, "eval_batches has no effect without eval"),
+    "keeping some of all": ({"run": {**RUN, "keep": 0, "keep_every": 4}}, "keep_every has no effect with keep 0"),
+    "keeping the best of all": ({"run": {**RUN, "keep": 0, "keep_best": 1}}, "keep_best has no effect with keep 0"),
+    "keeping what is not saved": ({"run": {**RUN, "keep_every": 5}}, "keep_every is 5, expected a multiple of .* .2."),
+    "keeping without saving": ({"run__keep_every": 5}, "keep_every is 5, expected a multiple of save_every .None."),
+    "the best of what is not compared": ({"run": {**RUN, "keep_best": 1}}, "keep_best needs save_every and eval_every"),
     "samples of nothing": ({"run__sample_tokens": 9}, "sample_tokens has no effect without samples"),
     "adapters of noise": ({"model": {"config": {}}, "lora": {}}, "lora trains adapters of a trained model"),
     "no targets": ({"lora__targets": []}, "lora.targets is .*expected names of layers"),
