@@ -18,6 +18,7 @@ _COMMANDS = {
     "data": ("data", "1. Make data of text"),
     "pull": ("pull", "2. Get a model, train and judge it"),
     "train": ("train", "2. Get a model, train and judge it"),
+    "checkpoint": ("checkpoint", "2. Get a model, train and judge it"),
     "report": ("report", "2. Get a model, train and judge it"),
     "eval": ("evaluate", "2. Get a model, train and judge it"),
     "quantize": ("quantize", "3. Make it small and portable"),

@@ -81,7 +81,7 @@ def make_plan(config: TrainConfig) -> Plan:
     loader = _loader(config, config.data.train, "data.train")
     eval_loader = _loader(config, config.data.eval, "data.eval") if config.data.eval is not None else None
     _check_pair(config, loader.manifest, eval_loader.manifest if eval_loader else None)
-    source, hf_config, spec = _open(config, loader.manifest)
+    source, hf_config, spec = open_model_of(config, loader.manifest)
     _check_model(config, spec, [loader.manifest, *([eval_loader.manifest] if eval_loader else [])])
     optimizer = OPTIMIZERS[config.optimizer.name](**config.optimizer.settings())
     steps, batches = _length(config, len(loader))
@@ -126,7 +126,7 @@ def _check_pair(config: TrainConfig, train: Manifest, held_out: Manifest | None)
         )
 
 
-def _open(config: TrainConfig, manifest: Manifest) -> tuple[ModelSource | None, dict[str, Any], DecoderSpec]:
+def open_model_of(config: TrainConfig, manifest: Manifest) -> tuple[ModelSource | None, dict[str, Any], DecoderSpec]:
     """The source of weights if there is one, config.json and the checked description."""
     from mindspeed_ms.models import spec_from_hf
 

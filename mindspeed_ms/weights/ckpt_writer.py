@@ -18,7 +18,13 @@ _NAMES = {
     for name, code in DTYPES.items()
     if name != "BFloat16"  # its bits are uint16: the caller says when they are meant
 }
+TEXT = "str"
 Entry = tuple[str, str | None, tuple[int, ...], Callable[[], np.ndarray]]
+
+
+def text_entry(name: str, text: str) -> Entry:
+    """A text beside the tensors, as MindSpore's append_dict writes it."""
+    return name, TEXT, (0,), lambda: np.frombuffer(text.encode("utf-32-le"), np.uint8)
 
 
 def write_ckpt(path: Path, entries: Iterable[Entry], *, crc: bool = True) -> int:
@@ -40,7 +46,7 @@ def write_ckpt(path: Path, entries: Iterable[Entry], *, crc: bool = True) -> int
         for name, given, shape, read in entries:
             array = np.ascontiguousarray(read())
             kind = given or _NAMES.get(array.dtype.newbyteorder("<"))
-            if kind not in DTYPES:
+            if kind not in (*DTYPES, TEXT):
                 raise ValueError(f"tensor {name!r} is {array.dtype}, which a .ckpt cannot hold")
             if array.dtype.byteorder == ">":
                 array = array.astype(array.dtype.newbyteorder("<"))

@@ -59,11 +59,16 @@ def _of_spec(spec: DecoderSpec, where: str) -> dict[str, Any]:
 def write_tokenizer(source: ModelSource, folder: Path) -> None:
     """Write a model's tokenizer files into a folder: copies, or what a GGUF says in their form. Raises OSError."""
     if source.kind != "gguf":
-        for name in _FROM_HF:
-            if (Path(source.path) / name).is_file():
-                shutil.copyfile(Path(source.path) / name, folder / name)
+        copy_tokenizer(Path(source.path), folder)
         return
     write_tokenizer_files(source.tokenizer, folder, source.generation)
+
+
+def copy_tokenizer(source: Path, folder: Path) -> None:
+    """Copy those of a tokenizer's files that a folder has. Raises OSError."""
+    for name in _FROM_HF:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
 
 
 def write_tokenizer_files(files: TokenizerFiles, folder: Path, generation: dict[str, Any] | None = None) -> None:

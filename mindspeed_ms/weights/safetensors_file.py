@@ -31,24 +31,28 @@ DTYPES: dict[str, np.dtype] = {
 class SafetensorsFile:
     """One memory-mapped safetensors file.
 
-    `tensors` maps a name to (dtype, shape, start, stop), byte positions from the start of the file.
+    `tensors` maps a name to (dtype, shape, start, stop), byte positions from the start of the file; `metadata` is the
+    texts that the file has beside them.
     Raises WeightsError when the file cannot be read, is truncated, or its header lies.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._map = map_file(path)
-        self.tensors = _read_header(self._map, str(path))
+        self.tensors, self.metadata = _read_header(self._map, str(path))
 
     def dtype(self, name: str) -> str:
         return self.tensors[name][0]
 
     def get(self, name: str) -> np.ndarray:
         """The tensor as a read-only view; bfloat16 becomes a float32 copy."""
+        array = self.stored(name)
+        return widen_bfloat16(array) if self.tensors[name][0] == "BF16" else array
+
+    def stored(self, name: str) -> np.ndarray:
+        """As `get`, but bfloat16 stays its 16 bits, as uint16."""
         dtype, shape, start, _ = self.tensors[name]
         array = np.frombuffer(self._map, DTYPES[dtype], math.prod(shape), start).reshape(shape)
-        if dtype == "BF16":
-            return widen_bfloat16(array)
         return array if array.flags.aligned else array.copy()
 
 
@@ -72,7 +76,10 @@ def widen_bfloat16(bits: np.ndarray) -> np.ndarray:
     return wide.view(np.float32)
 
 
-def _read_header(data: mmap.mmap, where: str) -> dict[str, tuple[str, tuple[int, ...], int, int]]:
+Tensors = dict[str, tuple[str, tuple[int, ...], int, int]]
+
+
+def _read_header(data: mmap.mmap, where: str) -> tuple[Tensors, dict[str, str]]:
     size = len(data)
     length = int.from_bytes(data[:8], "little")
     if size < 8 or length > min(size - 8, MAX_HEADER):
@@ -83,7 +90,8 @@ def _read_header(data: mmap.mmap, where: str) -> dict[str, tuple[str, tuple[int,
         raise WeightsError(f"{where}: the header is not valid JSON; the file is damaged or no safetensors") from None
     if not isinstance(header, dict):
         raise WeightsError(f"{where}: the header is no JSON object; the file is damaged or no safetensors")
-    header.pop("__metadata__", None)
+    given = header.pop("__metadata__", None)
+    texts = {key: text for key, text in given.items() if isinstance(text, str)} if isinstance(given, dict) else {}
     begin = 8 + length
     tensors = {name: _entry(name, entry, size - begin, where) for name, entry in header.items()}
     position = 0
@@ -96,7 +104,8 @@ def _read_header(data: mmap.mmap, where: str) -> dict[str, tuple[str, tuple[int,
         position = stop
     if position != size - begin:
         raise WeightsError(f"{where}: {size - begin} bytes of data, but the tensors cover {position}")
-    return {name: (dtype, shape, begin + start, begin + stop) for name, (dtype, shape, start, stop) in tensors.items()}
+    placed = {n: (dtype, shape, begin + start, begin + stop) for n, (dtype, shape, start, stop) in tensors.items()}
+    return placed, texts
 
 
 def _entry(name: str, entry: Any, room: int, where: str) -> tuple[str, tuple[int, ...], int, int]:
