@@ -1,4 +1,4 @@
-"""Started by test_peak_memory.py: makes two steps of a model and prints what memory they took, in bytes, as JSON."""
+"""Started by test_peak_memory.py: makes steps of a model and prints what memory they took, in bytes, as JSON."""
 
 import json
 import sys
@@ -7,6 +7,7 @@ import numpy as np
 from train_models import make_spec, our_model
 
 import mindspeed_ms.train.offload
+from mindspeed_ms.checkpoint.store import CheckpointStore
 from mindspeed_ms.train.loss import CausalLMLoss
 from mindspeed_ms.train.optimizer import AdamW
 from mindspeed_ms.train.step import TrainStep
@@ -17,7 +18,7 @@ def status(key: str) -> int:
         return int(next(line for line in file if line.startswith(key)).split()[1]) * 1024
 
 
-def main(changes: str, rows: str, length: str, recompute: str, offload: str) -> None:
+def main(changes: str, rows: str, length: str, recompute: str, offload: str, saves: str) -> None:
     spec = make_spec(**json.loads(changes))
     draw = np.random.default_rng(0).standard_normal
     model = our_model(spec, {name: 0.02 * draw(shape, np.float32) for name, shape in spec.parameter_shapes().items()})
@@ -32,6 +33,11 @@ def main(changes: str, rows: str, length: str, recompute: str, offload: str) -> 
     before = status("VmRSS")
     for _ in range(2):
         assert not step({"input_ids": ids, "labels": ids, "position_ids": places}).skipped
+    if saves:
+        with CheckpointStore(saves) as store:
+            for _ in range(3):  # the second and the third as differences
+                store.save(step.step, step.tensors(), {})
+                assert not step({"input_ids": ids, "labels": ids, "position_ids": places}).skipped
     print(json.dumps({"peak": status("VmHWM"), "before": before, "after": status("VmRSS")}))
 
 

@@ -17,10 +17,10 @@ pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason=
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def measure(spec, rows, length, recompute=False, offload=""):
+def measure(spec, rows, length, recompute=False, offload="", saves=""):
     command = [sys.executable, str(Path(__file__).with_name("memory_of_steps.py")), json.dumps(spec), rows, length]
     done = subprocess.run(
-        [*map(str, command), "recompute" if recompute else "", str(offload)],
+        [*map(str, command), "recompute" if recompute else "", str(offload), str(saves)],
         env={**os.environ, "PYTHONPATH": str(ROOT), "MINDSPEED_MS_KERNELS": "native"},
         capture_output=True,
         text=True,
@@ -75,3 +75,13 @@ def test_optimizer_state_on_disk_is_not_in_memory(tmp_path):
     state = sum(path.stat().st_size for path in (tmp_path / "state").iterdir())
     assert state > 8 * sizes(make_spec(**changes))["trained"] * 0.99
     assert plain - less > 0.4 * state
+
+
+def test_checkpoints_take_what_the_estimate_says(tmp_path):
+    changes = {"vocab_size": 16384, "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 1}
+    with ThreadPoolExecutor() as pool:
+        plain, more = pool.map(lambda folder: measure(changes, 1, 16, saves=folder)["peak"], ("", tmp_path / "saves"))
+    parts = sizes(make_spec(**changes))
+    estimate = memory.estimate(make_spec(**changes), [(1, 16)], saved_floats=sum(parts.values()), **parts)
+    assert 0.85 * more < estimate.total < 1.3 * more
+    assert more - plain < 1.2 * estimate.snapshot

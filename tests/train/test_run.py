@@ -163,6 +163,18 @@ def test_a_longer_run_goes_on_with_a_complete_one_and_says_what_changed(data, tm
         go(settings(data, out, run__steps=3, run__keep=5), resume=True)
 
 
+def test_checkpoints_are_kept_by_age_by_distance_and_by_held_out_loss(data, tmp_path):
+    values = settings(data, tmp_path / "run", run__steps=8, run__save_every=1, optimizer__learning_rate=0.5)
+    values["run"] |= {"eval_every": 2, "keep": 1, "keep_every": 5, "keep_best": 1}
+    values |= {"guard": {"max_loss_ratio": None}}
+    values["data"]["eval"] = str(data / "held-out")
+    go(values)
+    found = {line["step"]: line["loss"] for line in read_lines(tmp_path / "run", "eval")}
+    best = min(found, key=found.get)
+    assert best not in (5, 8)
+    assert commits(tmp_path / "run") == [best, 5, 8]
+
+
 def test_micro_batches_over_epochs_take_every_row_once(data, tmp_path):
     out = tmp_path / "run"
     changes = {"run__steps": None, "run__epochs": 1.0, "step__micro_batches": 4}
