@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The tests that take too long for every change: token ids of 10,000 lines and perplexity of 20,000 tokens against the
 # real peers; 10 GB of text prepared in less than 1 GB of memory (needs 30 GB of disk), 200 kills of a preparation,
-# 10 kills of each of several training runs.
+# 10 of each of several training runs, 200 of saving checkpoints.
 # Results, with their date, are in docs/benchmarks.md. Compiles llama.cpp once (a few minutes).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
@@ -28,6 +28,6 @@ PYTHON
     rm -rf "$folder"
 fi
 export MINDSPEED_MS_ENGLISH="$english" MINDSPEED_MS_PERPLEXITY_TOKENS=20000 MINDSPEED_MS_LONG_GB=10 MINDSPEED_MS_KILLS=200
-export MINDSPEED_MS_RUN_KILLS=10
+export MINDSPEED_MS_RUN_KILLS=10 MINDSPEED_MS_CHECKPOINT_KILLS=200
 "$PYTHON" -m pytest tests/peers tests/data/test_memory.py tests/data/test_prepare_life.py tests/train/test_killed_runs.py \
-    -s --durations=10 "$@"
+    tests/checkpoint/test_crash.py -s --durations=10 "$@"

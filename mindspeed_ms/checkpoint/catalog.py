@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,7 +74,14 @@ class Catalog:
         """Put a manifest in place, durably; returns its bytes. Raises OSError, CheckpointError."""
         data, digest = dump(manifest)
         path = self.path(manifest.step)
-        self._files.replace(path, partial_path(path), data)
+        temporary = partial_path(path)
+        self._known.pop(manifest.step, None)  # another from here on, if this fails perhaps
+        try:
+            self._files.replace(path, temporary, data)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._files.unlink(temporary)
+            raise
         self._files.fsync_folder(self.folder)
         self._known[manifest.step] = _Known(digest, manifest.metric, manifest.files)
         return len(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,12 @@ class Committer:
                 self._ranks.follow(job.step, part, job.state, lambda: self._has(job, part))
                 manifest_bytes = 0
             else:
-                manifest_bytes = self._gather(job, part, prior)
+                try:
+                    manifest_bytes = self._gather(job, part, prior)
+                except BaseException:
+                    with contextlib.suppress(OSError, CheckpointError):  # a commit that came to be keeps its file
+                        self._catalog.discard(set(part.files) - set(prior.files if prior is not None else ()))
+                    raise
         except BaseException as error:
             if self._world > 1:
                 self._ranks.fail(job.step, str(error))

@@ -109,13 +109,14 @@ def test_an_error_at_any_operation_is_one_line_and_leaves_the_commit_before(numb
     assert at > 8
 
 
-def test_a_store_goes_on_after_an_error(tmp_path):
-    failing = Failing(errno.ENOSPC, 0, ("pwrite",))
-    with open_store(tmp_path, files=failing) as store:
+@pytest.mark.parametrize(("operation", "at"), [("pwrite", 0), ("pwrite", 1), ("fsync", 1), ("rename", 0)])
+def test_a_store_goes_on_after_an_error_and_leaves_nothing_of_the_save(operation, at, tmp_path):
+    with open_store(tmp_path, files=Failing(errno.ENOSPC, at, (operation,))) as store:
         store.save(1, tensors(1), {"step": 1})
         with pytest.raises(CheckpointError, match="no space left"):
             store.wait()
         assert store.wait() == [] and not dead_files(store)  # the error is raised once
+        assert store.steps() == []
         save(store, 2)
         assert is_whole(store.load())
 
@@ -220,15 +221,20 @@ def test_a_process_killed_at_any_moment_leaves_a_whole_commit(tmp_path):
             last = found.step
 
 
-def test_leaving_with_a_running_save_finishes_it(tmp_path):
+@pytest.mark.parametrize("closing", [True, False])
+def test_closing_finishes_a_running_save_and_a_process_that_just_ends_leaves_the_commit_before(closing, tmp_path):
     code = (
         "import sys, numpy as np\n"
         "from mindspeed_ms.checkpoint.store import CheckpointStore\n"
         "store = CheckpointStore(sys.argv[1])\n"
+        "store.save(6, {'a': np.zeros(1 << 22, np.float32)}, {}, wait=True)\n"
         "store.save(7, {'a': np.ones(1 << 22, np.float32)}, {})\n"
-    )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
-    assert np.array_equal(open_store(tmp_path).load().tensors["a"], np.ones(1 << 22, np.float32))
+    ) + ("store.close()\n" if closing else "")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=environment, check=True)
+    found = open_store(tmp_path).load()
+    assert found.step == 7 or (found.step == 6 and not closing)
+    assert np.array_equal(found.tensors["a"], np.full(1 << 22, found.step - 6, np.float32))
 
 
 def test_two_writers_are_told_apart_by_their_processes(tmp_path):
