@@ -11,7 +11,7 @@ from mindspeed_ms.cli.checkpoint_folder import Folder, Step, open_store
 
 def export(
     folder: Folder,
-    to: Annotated[Path, typer.Option("--to", help="The new file or folder, which must not exist yet.")],
+    to: Annotated[str, typer.Option("--to", help="The new file or folder, which must not exist yet.")],
     form: Annotated[
         str,
         typer.Option(
@@ -33,14 +33,17 @@ def export(
 ) -> None:
     """Write a checkpoint in a format of others. It is verified first; an interrupted export leaves nothing."""
     from mindspeed_ms.cli.output import busy, next_step, report
+    from mindspeed_ms.errors import WeightsError
     from mindspeed_ms.train.export_commit import export_commit
 
-    store = open_store(folder)
+    if not to.strip():
+        raise WeightsError("--to is empty; give the name of a new file or folder")
+    out, store = Path(to), open_store(folder)
     with busy("Exporting"):
-        done = export_commit(store, to, form, step=step, weights=weights)
+        done = export_commit(store, out, form, step=step, weights=weights)
     report(
         {"path": str(done.path), "format": form, "step": done.step, "tensors": done.tensors, "bytes": done.bytes},
         as_json,
     )
-    if form == "hf" and (to / "config.json").exists():
-        next_step("mindspeed-ms", "generate", str(to), "--prompt", "...")
+    if form == "hf" and (out / "config.json").exists():
+        next_step("mindspeed-ms", "generate", to, "--prompt", "...")

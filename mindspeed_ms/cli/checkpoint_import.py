@@ -10,7 +10,7 @@ from mindspeed_ms.cli import options as o
 
 def import_(
     source: Annotated[str, typer.Argument(help="A .safetensors or .ckpt file, or a folder that `export` made.")],
-    to: Annotated[Path, typer.Option("--to", help="The new folder; or a run's, for a whole checkpoint.")],
+    to: Annotated[str, typer.Option("--to", help="The new folder; or a run's, for a whole checkpoint.")],
     config: Annotated[
         Path | None,
         typer.Option(help="Of weights alone: their config.json or its folder; of MindFormers' the model's YAML."),
@@ -31,9 +31,11 @@ def import_(
 
     if not source.strip():
         raise WeightsError("SOURCE is empty; give a .safetensors or .ckpt file, or a folder of MindFormers")
+    if not to.strip():
+        raise WeightsError("--to is empty; give a new folder, or that of a run")
     with busy("Importing"):
-        done = import_commit(Path(source), to, config=config, step=step)
+        done = import_commit(Path(source), Path(to), config=config, step=step)
     values = {"path": str(done.path), "made": done.made, "from": done.source, "tensors": done.tensors}
     report({**values, **({"step": done.step} if done.step is not None else {})}, as_json)
     if done.made == "checkpoint" and done.path.name == "checkpoints":
-        next_step("mindspeed-ms", "train", str(to), "--resume")
+        next_step("mindspeed-ms", "train", to, "--resume")

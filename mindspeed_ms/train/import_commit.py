@@ -117,13 +117,21 @@ def _store(
 ) -> Imported:
     if step is not None and step != rest["step"]:
         raise ConfigError(f"--step {step}: {source} is of step {rest['step']}, and its state says so; leave it out")
-    folder = out / "checkpoints" if (out / "run.json").exists() else out
-    with CheckpointStore(folder, keep=0, identity=rest["identity"]) as store:
-        if store.steps():
-            raise CheckpointError(f"{folder}: holds checkpoints already (newest: step {store.steps()[-1]})")
-        arrays = _Arrays(file)
-        store.save(rest["step"], arrays, rest["state"], metric=rest["metric"], wait=True)
-    return Imported(folder, "checkpoint", "checkpoint", rest["step"], len(arrays))
+    arrays = _Arrays(file)
+
+    def save(folder: Path) -> None:
+        with CheckpointStore(folder, keep=0, identity=rest["identity"]) as store:
+            if store.steps():
+                raise CheckpointError(f"{folder}: holds checkpoints already (newest: step {store.steps()[-1]})")
+            store.save(rest["step"], arrays, rest["state"], metric=rest["metric"], wait=True)
+
+    if (out / "run.json").exists():
+        out = out / "checkpoints"
+        save(out)
+    else:
+        with new_path(out) as temporary:
+            save(temporary)
+    return Imported(out, "checkpoint", "checkpoint", rest["step"], len(arrays))
 
 
 class _Arrays(Mapping[str, np.ndarray]):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from mindspeed_ms.config.decoder import DecoderSpec
 from mindspeed_ms.config.train import TrainConfig
 from mindspeed_ms.data.manifest import Manifest, read_manifest
+from mindspeed_ms.errors import DataError
 from mindspeed_ms.weights.source import ModelSource
 
 if TYPE_CHECKING:
@@ -43,6 +44,12 @@ def open_run_model(folder: Path) -> RunModel:
     from mindspeed_ms.train.run_folder import read_run
 
     config, _ = read_run(folder)
-    manifest = read_manifest(Path(config.data.train))
+    try:
+        manifest = read_manifest(Path(config.data.train))
+    except DataError as error:
+        raise DataError(
+            f"data.train of the run in {folder}, which its tokenizer is of: {error}; put it back, or export as "
+            "safetensors or ckpt"
+        ) from None
     source, hf_config, spec = open_model_of(config, manifest)
     return RunModel(config, source, hf_config, spec, manifest, Path(config.data.train))

@@ -116,6 +116,7 @@ def test_what_is_there_already_is_not_touched(runs, tmp_path):
         assert "is there already" in refused("export", runs / "run", "--to", tmp_path / "out", "--format", form)
     succeed("export", runs / "run", "--to", tmp_path / "all.ckpt", "--format", "ckpt")
     assert "holds checkpoints already" in refused("import", tmp_path / "all.ckpt", "--to", runs / "run")
+    assert "is there already" in refused("import", tmp_path / "all.ckpt", "--to", tmp_path / "out")
     assert sorted(os.listdir(tmp_path)) == ["all.ckpt", "out"] and not os.listdir(tmp_path / "out")
 
 
@@ -177,6 +178,8 @@ def test_a_state_that_lies_is_one_clear_line(runs, tmp_path):
 
 
 def test_what_cannot_be_done_is_one_clear_line(runs, tmp_path):
+    assert "--to is empty" in refused("export", runs / "run", "--to", "")
+    assert "--to is empty" in refused("import", runs / "run", "--to", "")
     assert "format 'onnx' is not known" in refused("export", runs / "run", "--to", tmp_path / "x", "--format", "onnx")
     assert "leave it out" in refused("export", runs / "run", "--to", tmp_path / "x", "--weights")
     assert "which model.from takes as it is" in refused("import", runs / "run/model", "--to", tmp_path / "x")
@@ -184,3 +187,18 @@ def test_what_cannot_be_done_is_one_clear_line(runs, tmp_path):
     shutil.copytree(runs / "run/checkpoints", tmp_path / "bare")
     assert "lies in no run" in refused("export", tmp_path / "bare", "--to", tmp_path / "x")
     assert command("export", tmp_path / "bare", "--to", tmp_path / "x.ckpt", "--format", "ckpt").returncode == 0
+
+
+def test_a_tokenizer_that_has_gone_is_one_clear_line(runs, run, tmp_path):
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text.replace(str(runs / "set"), str(tmp_path / "gone")))
+    line = refused("export", run, "--to", tmp_path / "x")
+    assert "data.train" in line and "export as safetensors or ckpt" in line
+    succeed("export", run, "--to", tmp_path / "x.ckpt", "--format", "ckpt")
+
+
+def test_a_whole_commit_becomes_a_folder_of_checkpoints(runs, tmp_path):
+    succeed("export", runs / "run", "--to", tmp_path / "all.ckpt", "--format", "ckpt")
+    succeed("import", tmp_path / "all.ckpt", "--to", tmp_path / "store")
+    assert succeed("verify", tmp_path / "store").startswith("1 checkpoint,")
+    assert "leave it out" in refused("import", tmp_path / "all.ckpt", "--to", tmp_path / "y", "--step", 11)
