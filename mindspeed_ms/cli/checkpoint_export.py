@@ -46,4 +46,4 @@ def export(
         as_json,
     )
     if form == "hf" and (out / "config.json").exists():
-        next_step("mindspeed-ms", "generate", to, "--prompt", "...")
+        next_step("mindspeed-ms", "generate", to, "Once upon a time")
