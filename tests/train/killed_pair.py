@@ -1,5 +1,6 @@
 """Started by msrun in two processes: each trains on its own batches, and goes on from the newest commit of both."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -21,6 +22,7 @@ def main(out: str) -> None:
     ms.set_context(mode=ms.GRAPH_MODE, device_target="CPU")
     init()
     rank, folder = get_rank(), Path(out)
+    (folder / f"rank{rank}.pid").write_text(str(os.getpid()))
     spec = make_spec(num_hidden_layers=1)
     network = CausalLMLoss(our_model(spec, drawn_weights(spec)))
     group = GlobalComm.WORLD_COMM_GROUP
