@@ -16,6 +16,7 @@ from safetensors.numpy import save
 
 from mindspeed_ms.errors import ConfigError, WeightsError
 from mindspeed_ms.paths import partial_path, read_regular
+from mindspeed_ms.train.adapter_files import peft_config
 from mindspeed_ms.train.lora import LoraConfig, LoraReport, linear_layers, lora_layers, wrap_layers
 from mindspeed_ms.weights.safetensors_file import SafetensorsFile
 
@@ -44,7 +45,8 @@ def save_adapter(model: nn.Cell, folder: str | Path, base: str | None = None) ->
     for path, layer in layers.items():
         tensors[f"base_model.model.{path}.lora_A.weight"] = layer.lora_A.weight.asnumpy()
         tensors[f"base_model.model.{path}.lora_B.weight"] = layer.lora_B.weight.asnumpy()
-    config = _peft_config(model, list(layers), next(iter(layers.values())).config, base)
+    linear = [path for path in (*linear_layers(model), *layers) if "lora_" not in path]
+    config = peft_config(linear, list(layers), next(iter(layers.values())).config, base)
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -84,29 +86,6 @@ def load_adapter(model: nn.Cell, folder: str | Path) -> LoraReport:
         layer.lora_A.weight.set_data(Tensor(values[path, "A"]))
         layer.lora_B.weight.set_data(Tensor(values[path, "B"]))
     return report
-
-
-def _peft_config(model: nn.Cell, paths: list[str], config: LoraConfig, base: str | None) -> dict[str, Any]:
-    # PEFT wraps all layers that a name ends with, so a name that means more than was wrapped is given in full.
-    leaves = sorted({path.rpartition(".")[2] for path in paths})
-    base_layers = [*linear_layers(model), *paths]
-    meant = {path for path in base_layers if path.rpartition(".")[2] in leaves and "lora_" not in path}
-    return {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base,
-        "r": config.rank,
-        "lora_alpha": int(config.alpha) if float(config.alpha).is_integer() else config.alpha,
-        "lora_dropout": config.dropout,
-        "target_modules": leaves if meant == set(paths) else paths,
-        "use_rslora": config.use_rslora,
-        "use_dora": False,
-        "bias": "none",
-        "fan_in_fan_out": False,
-        "init_lora_weights": True,
-        "inference_mode": True,
-        "modules_to_save": None,
-    }
 
 
 def _read_config(path: Path) -> LoraConfig:

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
-#include <vector>
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -29,6 +28,19 @@ void CopyPast(uint8_t *to, const uint8_t *from, int64_t bytes) {
 #endif
 }
 
+void CopyAll(Pool &pool, const std::vector<Copy> &copies) {
+  std::vector<Copy> pieces;
+  for (const Copy &copy : copies)
+    for (int64_t at = 0; at < copy.bytes; at += kCopyPiece)
+      pieces.push_back({copy.to + at, copy.from + at, std::min(kCopyPiece, copy.bytes - at)});
+  pool.For(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Copy &piece = pieces[static_cast<size_t>(i)];
+      CopyPast(piece.to, piece.from, piece.bytes);
+    }
+  });
+}
+
 Aside &Aside::Get() {
   static Aside aside;
   return aside;
@@ -37,7 +49,7 @@ Aside &Aside::Get() {
 void Aside::Set(Pool &pool, int64_t count, const void *const *from, void *const *to, const int64_t *bytes) {
   Finish(pool);
   for (int64_t i = 0; i < count; ++i)
-    if (bytes[i] > 0) items_[from[i]] = {static_cast<uint8_t *>(to[i]), bytes[i]};
+    if (bytes[i] > 0) items_[from[i]] = {static_cast<uint8_t *>(to[i]), static_cast<const uint8_t *>(from[i]), bytes[i]};
   waiting_.store(!items_.empty(), std::memory_order_release);
 }
 
@@ -56,22 +68,10 @@ uint8_t *Aside::Take(const void *from, int64_t bytes) {
 }
 
 void Aside::Finish(Pool &pool) {
-  struct Piece {
-    uint8_t *to;
-    const uint8_t *from;
-    int64_t bytes;
-  };
-  std::vector<Piece> pieces;
-  for (const auto &[from, item] : items_)
-    for (int64_t at = 0; at < item.bytes; at += kCopyPiece)
-      pieces.push_back({item.to + at, static_cast<const uint8_t *>(from) + at, std::min(kCopyPiece, item.bytes - at)});
+  std::vector<Copy> copies;
+  for (const auto &item : items_) copies.push_back(item.second);
   items_.clear();
-  pool.For(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      const Piece &piece = pieces[static_cast<size_t>(i)];
-      CopyPast(piece.to, piece.from, piece.bytes);
-    }
-  });
+  CopyAll(pool, copies);
 }
 }  // namespace msms
 

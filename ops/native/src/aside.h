@@ -3,10 +3,21 @@
 #pragma once
 #include <cstdint>
 #include <unordered_map>
+#include <vector>
 
 #include "pool.h"
 
 namespace msms {
+struct Copy {
+  uint8_t *to;
+  const uint8_t *from;
+  int64_t bytes;
+};
+// Past the caches where the processor can: what is copied is not read again soon.
+void CopyPast(uint8_t *to, const uint8_t *from, int64_t bytes);
+// Copies buffers that do not overlap, on all threads. The pool must be locked. Throws bad_alloc.
+void CopyAll(Pool &pool, const std::vector<Copy> &copies);
+
 class Aside {
  public:
   static Aside &Get();
@@ -23,14 +34,7 @@ class Aside {
   void Done() { waiting_.store(false, std::memory_order_release); }
 
  private:
-  struct Item {
-    uint8_t *to;
-    int64_t bytes;
-  };
-  std::unordered_map<const void *, Item> items_;
+  std::unordered_map<const void *, Copy> items_;  // by source
   std::atomic<bool> waiting_{false};
 };
-
-// Past the caches where the processor can: what is copied is not read again soon.
-void CopyPast(uint8_t *to, const uint8_t *from, int64_t bytes);
 }  // namespace msms

@@ -42,24 +42,11 @@ int MsmsFinite(const uint8_t *x, int64_t n, int itemsize, uint64_t exponent) { r
 
 // Copies buffers that do not overlap on all threads; 0, or 1 when there is no memory for the list of pieces.
 int MsmsCopyAside(int64_t count, uint8_t *const *to, const uint8_t *const *from, const int64_t *bytes) try {
-  constexpr int64_t kPiece = 1 << 20, kSmall = 1 << 14;
-  struct Piece {
-    uint8_t *to;
-    const uint8_t *from;
-    int64_t bytes;
-  };
-  std::vector<Piece> pieces;
-  for (int64_t i = 0; i < count; ++i)
-    for (int64_t at = 0; at < bytes[i]; at += kPiece) pieces.push_back({to[i] + at, from[i] + at, std::min(kPiece, bytes[i] - at)});
+  std::vector<msms::Copy> copies;
+  for (int64_t i = 0; i < count; ++i) copies.push_back({to[i], from[i], bytes[i]});
   msms::Pool &pool = msms::Pool::Get();
   const auto turn = pool.Lock("MsmsCopyAside");
-  pool.For(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      const Piece &piece = pieces[static_cast<size_t>(i)];
-      if (piece.bytes < kSmall) std::memcpy(piece.to, piece.from, static_cast<size_t>(piece.bytes));
-      else msms::CopyPast(piece.to, piece.from, piece.bytes);
-    }
-  });
+  msms::CopyAll(pool, copies);
   return 0;
 } catch (const std::bad_alloc &) {
   return 1;
