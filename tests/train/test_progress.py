@@ -17,6 +17,7 @@ def test_a_line_has_loss_speed_step_time_wait_share_memory_and_what_is_left(caps
         watch("skip", 5, {"reason": "the output of model.layers.3 is not finite"})
         watch("eval", 5, {"loss": 2.0, "perplexity": 7.389})
         watch("sample", 5, {"prompt": "once\nupon", "text": "a \x1b[31mtime"})
+        watch("checkpoint", 5, {"of": 4, "bytes": 3e6, "raw_bytes": 12e6, "seconds": 1.2, "blocked": 0.04})
         watch("stop", 5, {"signal": 15})
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "step 1: compiled in 2.0 s: first step of [8, 512]"
@@ -28,5 +29,6 @@ def test_a_line_has_loss_speed_step_time_wait_share_memory_and_what_is_left(caps
         "step 5 skipped, nothing was changed: the output of model.layers.3 is not finite",
         "step 5: held-out loss 2.0000, perplexity 7.39",
         "step 5: once\\nupon » a \\x1b[31mtime",
-        "finishing this step, then a checkpoint is committed; once more to leave at once",
+        "step 4: checkpoint, 3.0 MB written for 12.0 MB in 1.2 s beside the run, which it held up for 40 ms",
+        "finishing this batch, then a checkpoint is committed; once more to leave at once",
     ]
