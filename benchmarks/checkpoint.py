@@ -1,10 +1,11 @@
 """What checkpoints cost: seconds of training a save, beside mindspore.save_checkpoint; bytes; seconds to restore.
 
-`python benchmarks/checkpoint.py MODEL.gguf [--processes 3] [--plots FOLDER]`; the last line is one JSON object.
-135M parameters with AdamW, 1.6 GB of state, real steps. A process makes blocks of the same number of steps in turns,
-without saves and with one every `--every` steps; what a save costs is the difference of the blocks' wall times, with
-the wait for the last save in it, by the number of saves. Ratios are of medians over all blocks of all processes;
-`best_` ones are of the fastest blocks. Take them on an otherwise idle machine, on a disk: a memory file system is none.
+`python benchmarks/checkpoint.py MODEL.gguf [--processes 2] [--plots FOLDER]`; the last line is one JSON object.
+135M parameters with AdamW, 1.6 GB of state, real steps. A process makes pairs of blocks of steps, one without a save
+and one with, in the order A B B A; what a save costs is the difference of a pair's wall times, with the wait at the end
+for a save that is still at work. `blocking_ratio` is the median over all pairs of all processes by the median of the
+peer, beside its quartiles. Where a pair's steps differ by more than a save costs, the sum of what medians of steps say
+tells more: `parts_ratio`. On an otherwise idle machine, and on a disk: a folder in memory is none.
 """
 
 import argparse
@@ -14,38 +15,39 @@ import sys
 import tempfile
 from pathlib import Path
 
+from checkpoint_parts import SAVE_AFTER, parts
 from decode import measure
-
-
-def cost(run: dict, pick: object) -> float:
-    """Seconds a save of one process, of blocks picked by `pick`, a function of a list."""
-    return (pick(run["save_s"]) - pick(run["plain_s"])) / run["saves"]  # type: ignore[operator]
 
 
 def times(runs: list[dict]) -> dict[str, float]:
     """The figures of time, and of memory."""
-    for run in runs:
-        print(
-            f"a step {run['step_s']:.2f} s; {run['saves']} saves a block cost {cost(run, statistics.median):.2f} s each"
-            f" (fastest blocks {cost(run, min):.2f}), of which save() itself {statistics.median(run['blocked']):.3f}; "
-            f"in the background {statistics.median(run['background']):.1f}; mindspore.save_checkpoint "
-            f"{statistics.median(run['peer_save_s']):.2f} (fastest {min(run['peer_save_s']):.2f})",
-            flush=True,
-        )
-        assert not run["base"][-1], "the save that is restored is a base"
+    pairs = [pair for run in runs for pair in zip(run["plain"], run["saving"], strict=True)]
+    shares = [saving["seconds"] / plain["seconds"] for plain, saving in pairs]
+    costs = [saving["seconds"] - plain["seconds"] for plain, saving in pairs]
     peer = statistics.median(second for run in runs for second in run["peer_save_s"])
+    summed = [parts(run) for run in runs]
+    low, middle, high = statistics.quantiles(costs, n=4, method="inclusive")
+    print(f"{len(pairs)} pairs, seconds a save: {' '.join(f'{pair:.2f}' for pair in sorted(costs))}")
+    for part in summed:
+        print("of medians of steps: " + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in part.items()))
+    saved = [row["saved"] for run in runs for row in run["saving"]]
+    print(
+        f"save() itself {statistics.median(one['blocked'] for one in saved):.3f} s, in the background "
+        f"{statistics.median(one['seconds'] for one in saved):.1f} s; mindspore.save_checkpoint {peer:.2f} s",
+        flush=True,
+    )
+    assert not runs[0]["saving"][0]["saved"]["base"], "the saves that are timed are differences to a base"
     ours = [second for run in runs for second in run["loads"]["ours"]]
     theirs = [second for run in runs for second in run["loads"]["safetensors"]]
     return {
-        "blocking_ratio": statistics.median(cost(run, statistics.median) for run in runs) / peer,
-        "best_blocking_ratio": min(cost(run, min) for run in runs) / min(min(run["peer_save_s"]) for run in runs),
-        "worst_blocking_ratio": max(cost(run, statistics.median) for run in runs) / peer,
-        "slowdown_ratio": statistics.median(
-            statistics.median(run["save_s"]) / statistics.median(run["plain_s"]) for run in runs
-        ),
+        "blocking_ratio": middle / peer,
+        "blocking_low_quartile": low / peer,
+        "blocking_high_quartile": high / peer,
+        "parts_ratio": statistics.median(sum(part.values()) for part in summed) / peer,
+        "slowdown_ratio": statistics.median(shares),
         "peak_rss_extra_mb": max(run["extra_mb"] for run in runs),
         "restore_ratio": statistics.median(ours) / statistics.median(theirs),
-        "best_restore_ratio": min(ours) / min(theirs),
+        "restore_ratio_first": runs[0]["loads"]["ours"][0] / runs[0]["loads"]["safetensors"][0],
     }
 
 
@@ -57,13 +59,15 @@ def plot(folder: Path, runs: list[dict], sizes: dict) -> None:
     from matplotlib import pyplot
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 3.6), layout="constrained")
-    timeline = runs[0]["timeline"]
-    for name, color in (("plain", "tab:gray"), ("saving", "tab:blue")):
-        left.plot(range(1, len(timeline[name]) + 1), timeline[name], ".-", color=color, label=name)
-    for number in range(timeline["every"], len(timeline["saving"]), timeline["every"]):
-        left.axvline(number, color="tab:blue", alpha=0.3)
+    for name, color, label in (("plain", "tab:gray", "without a save"), ("saving", "tab:blue", "with one")):
+        blocks = [row["steps"] for run in runs for row in run[name]]
+        steps = [statistics.median(column) for column in zip(*blocks, strict=True)]
+        left.plot(range(1, len(steps) + 1), steps, ".-", color=color, label=label)
+    left.axvline(SAVE_AFTER, color="tab:blue", alpha=0.3)
     left.axhline(statistics.median(runs[0]["peer_save_s"]), color="tab:red", label="mindspore.save_checkpoint, alone")
-    left.set(xlabel="step", ylabel="seconds", title="Steps of a block; lines are saves", ylim=(0, None))
+    left.set(
+        xlabel="step", ylabel="seconds", title=f"Steps of a block, medians; save after {SAVE_AFTER}", ylim=(0, None)
+    )
     left.legend(loc="lower right")
     for name in ("tuning", "training"):
         right.plot(list(map(int, sizes[name])), list(sizes[name].values()), "o-", label=name)
@@ -75,15 +79,15 @@ def plot(folder: Path, runs: list[dict], sizes: dict) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=lambda path: str(Path(path).resolve()), help="SmolLM2's GGUF file")
-    parser.add_argument("--processes", type=int, default=3)
+    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--folder", default=".", help="where checkpoints are written meanwhile: about 8 GB")
     parser.add_argument("--plots", type=Path, help="write the plots of docs/checkpoint.md there")
-    parser.add_argument("--steps", type=int, default=24, help="of a block")
-    parser.add_argument("--every", type=int, default=10)
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--length", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=36, help="of a block")
+    parser.add_argument("--pairs", type=int, default=4, help="of blocks, a process")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--length", type=int, default=128)
     args = parser.parse_args()
-    options = [f"--{name}={getattr(args, name)}" for name in ("steps", "every", "batch", "length")]
+    options = [f"--{name}={getattr(args, name)}" for name in ("steps", "pairs", "batch", "length")]
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         sizes = measure(sys.executable, "checkpoint_sizes.py", args.model, f"{folder}/sizes")
         print(f"sizes: {sizes}", flush=True)
@@ -98,7 +102,7 @@ def main() -> None:
     figures["size_ratio_sparse5"] = sizes["sparse5"]
     figures = {name: round(value, 3) for name, value in figures.items()}
     figures["settings"] = (
-        f"batch [{args.batch}, {args.length}], a save every {args.every} steps, learning rate 1e-5, beta2 0.999; "
+        f"batch [{args.batch}, {args.length}], a save every {args.steps} steps, learning rate 1e-5, beta2 0.999; "
         f"dense: {'/'.join(sizes['tuning'])} steps after the base, 'training' with 6e-4 and 0.95"
     )
     if args.plots:

@@ -6,18 +6,19 @@
 import argparse
 import json
 import shutil
-import statistics
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import mindspore as ms
 import numpy as np
+from checkpoint_parts import SAVE_AFTER
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
-from train_common import CLIP, DECAY, EPS, resident_mb
+from train_common import CLIP, DECAY, EPS
 
-from mindspeed_ms.checkpoint.store import CheckpointStore
+from mindspeed_ms.checkpoint.store import CheckpointStore, Saved
 from mindspeed_ms.models import build_model
 from mindspeed_ms.train.loss import CausalLMLoss
 from mindspeed_ms.train.optimizer import AdamW
@@ -65,33 +66,26 @@ class Training:
 
 
 def block(training: Training, store: CheckpointStore | None, args: argparse.Namespace) -> dict:
-    """Wall seconds of a block; the wait for what a save has not done by its end is a part of it."""
-    saved, steps = [], []
-    started = time.perf_counter()
+    """Steps and their seconds; with a store a save after the third step, and at the end the wait for it, if any."""
+    steps: list[float] = []
+    saved: list[Saved] = []
+    done = 0
     for number in range(1, args.steps + 1):
         begun = time.perf_counter()
         training.one()
-        if store and number % args.every == 0 and number < args.steps:
+        if store and number == SAVE_AFTER:
             training.save(store)
-        if store:
-            saved += store.poll()
+        if store and (new := store.poll()):
+            saved += new
+            done = number
         steps.append(time.perf_counter() - begun)
+    waiting = time.perf_counter()
     if store:
-        waiting = time.perf_counter()
         saved += store.wait()
-        waiting = time.perf_counter() - waiting
-    seconds = time.perf_counter() - started
-    row = {"seconds": seconds, "with": store is not None, "steps": steps}
+    waiting = time.perf_counter() - waiting
+    row: dict = {"seconds": sum(steps) + waiting, "steps": steps, "wait": waiting, "done": done or args.steps}
     if store:
-        row |= {
-            "saves": len(saved),
-            "wait": waiting,
-            "blocked": [s.blocked for s in saved],
-            "background": [s.seconds for s in saved],
-            "bytes": [s.bytes for s in saved],
-            "base": [s.base for s in saved],
-            "raw": saved[0].raw_bytes,
-        }
+        row["saved"] = asdict(saved[0])
     print(json.dumps(row), flush=True)
     return row
 
@@ -136,11 +130,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("folder", type=Path, help="for checkpoints; removed at the end")
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--length", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=24, help="of a block")
-    parser.add_argument("--every", type=int, default=10, help="steps between two saves of a block")
-    parser.add_argument("--rounds", type=int, default=3, help="blocks of each kind")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=36, help="of a block")
+    parser.add_argument("--pairs", type=int, default=4, help="of blocks, one without a save and one with")
     parser.add_argument("--rate", type=float, default=1e-5)
     parser.add_argument("--beta2", type=float, default=0.999)
     parser.add_argument("--text", default="")
@@ -151,29 +144,25 @@ def main() -> None:
     training = Training(args)
     for _ in range(3):
         training.one()
-    rows = [block(training, None, args)]
+    plain, saving, peer = [block(training, None, args)], [], []
     before = peak_mb()
     with CheckpointStore(args.folder / "store", keep=2) as store:
         training.save(store)
         first = store.wait()[0]
-        rows.append(block(training, store, args))
+        saving.append(block(training, store, args))
         extra = peak_mb() - before
-        peer = [peer_save(training, args.folder)]
-        for _ in range(args.rounds - 1):
-            rows += [block(training, None, args), block(training, store, args)]
+        for number in range(1, args.pairs):  # A B B A A B ...
             peer.append(peer_save(training, args.folder))
+            if number % 2:
+                saving.append(block(training, store, args))
+            plain.append(block(training, None, args))
+            if not number % 2:
+                saving.append(block(training, store, args))
+        peer.append(peer_save(training, args.folder))
         loads = restore(training, store, args.folder, args.restores)
     shutil.rmtree(args.folder)
-    with_saves = [row for row in rows if row["with"]]
-    plain = [row["seconds"] for row in rows if not row["with"]]
-    result: dict = {"peer_save_s": peer, "first_s": first.seconds, "first_bytes": first.bytes, "plain_s": plain}
-    result |= {"save_s": [row["seconds"] for row in with_saves], "saves": with_saves[0]["saves"], "loads": loads}
-    for name in ("blocked", "background", "bytes", "base"):
-        result[name] = [value for row in with_saves for value in row[name]]
-    result |= {"raw_bytes": with_saves[0]["raw"], "extra_mb": extra, "resident_mb": resident_mb()}
-    result["step_s"] = statistics.median(plain) / args.steps
-    result["timeline"] = {"plain": rows[0]["steps"], "saving": with_saves[0]["steps"], "every": args.every}
-    print(json.dumps(result))
+    result = {"plain": plain, "saving": saving, "peer_save_s": peer, "loads": loads, "extra_mb": extra}
+    print(json.dumps({**result, "first": asdict(first)}))
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ __all__ = ["Checkpoint", "CheckpointStore", "NotFinite", "Problem", "Saved"]
 
 _Result = TypeVar("_Result")
 _SPARE = 1 << 20  # bytes beside the tensors
+_PATIENCE = 120.0  # seconds after which a save no longer waits for time that nobody wants
 
 log = get_logger(__name__)
 
@@ -82,6 +83,7 @@ class CheckpointStore:
         )
         self._job: Job | None = None  # whose tensors have not all been copied
         self._thread: threading.Thread | None = None
+        self._begun = 0.0
         self._saved: list[Saved] = []
         self._result: Saved | None = None
         self._error: BaseException | None = None
@@ -137,6 +139,8 @@ class CheckpointStore:
         self._begin()
         if self._thread is not None and not self._thread.is_alive():
             self._finish()
+        elif self._thread is not None and time.monotonic() - self._begun > _PATIENCE:
+            self._aside.hurry()
         saved, self._saved = self._saved, []
         return saved
 
@@ -230,6 +234,7 @@ class CheckpointStore:
         if self._job is not None and not self._snapshot.waits():
             job, self._job = self._job, None
             self._aside.prepare()
+            self._begun = time.monotonic()
             self._thread = threading.Thread(target=self._run, args=(job,), name="checkpoint", daemon=True)
             self._thread.start()
 
