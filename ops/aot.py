@@ -51,6 +51,24 @@ def kernels() -> str:
     return asked or ("native" if device == "CPU" else "reference")
 
 
+def kernels_in_use() -> str:
+    """As `kernels()`, but `"reference"` where the native kernels are only the default and cannot be built."""
+    asked = kernels()
+    return "reference" if asked == "native" and not os.environ.get(VARIABLE, "").strip() and _missing() else asked
+
+
+@cache
+def _missing() -> bool:
+    """Asked once: a compiler that fails is not started again for each step."""
+    from mindspeed_ms.ops.native.build import library
+
+    try:
+        library()
+    except BuildError:
+        return True
+    return False
+
+
 def choose(native: Callable[[], Body], reference: Callable[[], Body]) -> Body:
     """Build the body that `kernels()` names, and only that one.
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from mindspore import nn
 
-from mindspeed_ms.ops.aot import kernels
+from mindspeed_ms.ops.aot import kernels_in_use
 from mindspeed_ms.ops.native.build import library
 from mindspeed_ms.ops.native.codes import kernel_error
 from mindspeed_ms.ops.native.interrupt import keep_interrupt
@@ -13,7 +13,7 @@ from mindspeed_ms.ops.native.interrupt import keep_interrupt
 def launch(graph: nn.Cell, *inputs: Any) -> Any:
     """Run a Cell of GRAPH_MODE. Raises DeviceLostError when a kernel refuses: MindSpore cannot run on after it."""
     try:
-        if kernels() == "reference":
+        if kernels_in_use() == "reference":
             return graph(*inputs)
         with keep_interrupt(library()):
             return graph(*inputs)

@@ -219,10 +219,10 @@ class _Run:
 
 def _op_times() -> Callable[[], dict[str, tuple[float, int]]] | None:
     """The counters of the kernels, where they are what runs."""
-    from mindspeed_ms.ops.aot import kernels
+    from mindspeed_ms.ops.aot import kernels_in_use
     from mindspeed_ms.ops.native.build import op_times
 
-    return op_times if kernels() == "native" else None
+    return op_times if kernels_in_use() == "native" else None
 
 
 def _cut_samples(path: Path, step: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from mindspeed_ms.checkpoint.store import Checkpoint, CheckpointStore, NotFinite, Saved
 from mindspeed_ms.errors import MindSpeedError, TrainError
 from mindspeed_ms.log import get_logger
-from mindspeed_ms.ops.aot import kernels
+from mindspeed_ms.ops.aot import kernels_in_use
 from mindspeed_ms.train.build import Training
 from mindspeed_ms.train.run_folder import digest
 
@@ -42,7 +42,7 @@ class Saver:
         tensors = {name: array for name, array in step.tensors().items() if name not in self._frozen}
         finite = [f"model.{name}" for name in step.trained]
         # What nothing but the optimizer's own kernel changes, that one copies: it reads it all anyway.
-        late = {*finite, *(n for n in tensors if n.startswith("optimizer."))} if kernels() == "native" else ()
+        late = {*finite, *(n for n in tensors if n.startswith("optimizer."))} if kernels_in_use() == "native" else ()
         if metric is not None and not math.isfinite(metric):
             metric = None
         with self._explained():

@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from train_runs import commits, losses, make_data, read_lines, settings, weights
+from train_runs import command, commits, losses, make_data, read_lines, settings, weights, write_yaml
 
 from mindspeed_ms.checkpoint.files import Files
 from mindspeed_ms.config.train import TrainConfig
@@ -97,3 +97,12 @@ def test_where_there_is_no_memory_for_a_copy_the_run_waits_for_its_checkpoints(d
     assert [(line["step"], line["of"]) for line in read_lines(tmp_path / "waiting", "checkpoint")] == [(2, 2), (4, 4)]
     assert losses(tmp_path / "waiting") == losses(tmp_path / "aside")
     assert weights(tmp_path / "waiting") == weights(tmp_path / "aside")
+
+
+def test_without_a_compiler_a_run_trains_and_makes_checkpoints(data, tmp_path, monkeypatch):
+    values = settings(data, tmp_path / "run", run__steps=2, run__save_every=1)
+    for name, value in {"PATH": str(tmp_path), "CXX": "", "MINDSPEED_MS_CACHE": str(tmp_path / "cache")}.items():
+        monkeypatch.setenv(name, value)
+    done = command(write_yaml(tmp_path / "run.yaml", values))
+    assert done.returncode == 0 and "slower" in done.stderr, done.stderr
+    assert commits(tmp_path / "run") == [1, 2]
