@@ -9,7 +9,9 @@ from mindspeed_ms.cli import options as o
 
 
 def import_(
-    source: Annotated[str, typer.Argument(help="A .safetensors or .ckpt file, or a folder that `export` made.")],
+    source: Annotated[
+        str, typer.Argument(help="A .safetensors or .ckpt file, or a folder of MindFormers.", metavar="SOURCE")
+    ],
     to: Annotated[str, typer.Option("--to", help="The new folder; or a run's, for a whole checkpoint.")],
     config: Annotated[
         Path | None,

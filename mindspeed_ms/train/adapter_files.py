@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mindspeed_ms.config.decoder import DecoderSpec
 from mindspeed_ms.config.train import LoraSettings
-from mindspeed_ms.train.lora import LoraConfig
 from mindspeed_ms.weights.safetensors_writer import of_array, write_safetensors
+
+if TYPE_CHECKING:
+    from mindspeed_ms.train.lora import LoraConfig
 
 
 def write_adapter(
@@ -22,6 +24,8 @@ def write_adapter(
 
     Raises OSError.
     """
+    from mindspeed_ms.train.lora import LoraConfig  # which loads MindSpore: an export of other models has no need of it
+
     folder.mkdir(parents=True)
     tensors = {f"base_model.model.{name}": of_array(np.asarray(array)) for name, array in adapters.items()}
     write_safetensors(folder / "adapter_model.safetensors", tensors, {"format": "pt"})

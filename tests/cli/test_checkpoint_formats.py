@@ -152,6 +152,23 @@ def test_an_interrupted_export_leaves_nothing(runs, tmp_path):
     assert not os.listdir(tmp_path)
 
 
+def test_tensors_go_out_and_come_in_without_loading_mindspore(runs, tmp_path):
+    code = "import sys\nsys.modules['mindspore'] = None\nfrom mindspeed_ms.cli import main\nmain.main()\n"
+    for arguments in (
+        ["export", runs / "run", "--to", tmp_path / "x.ckpt", "--format", "ckpt"],
+        ["import", tmp_path / "x.ckpt", "--to", tmp_path / "store"],
+        ["verify", tmp_path / "store"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code, "checkpoint", *map(str, arguments)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
