@@ -72,7 +72,7 @@ def test_every_state_that_a_power_cut_may_leave_has_the_last_commit(tmp_path):
     for length in range(len(files.log) + 1):
         least = max((step for end, step in committed if end <= length), default=0)
         for data in ("all", "none", "torn"):
-            for seed, names in enumerate(("all", "none", "some", "some", "some")):
+            for seed, names in enumerate(("all", "none", *["some"] * 8)):
                 state = after_power_cut(files.log[:length], data, names, seed)
                 key = (least, *sorted(state.items()))
                 if key in seen:
@@ -82,6 +82,7 @@ def test_every_state_that_a_power_cut_may_leave_has_the_last_commit(tmp_path):
                 folder.mkdir()
                 for name, content in state.items():
                     (folder / name).write_bytes(content)
+                assert open_store(folder, write=False).verify() == []  # what is there is whole
                 goes_on(folder, least)
     assert len(seen) > 30
 

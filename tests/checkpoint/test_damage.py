@@ -79,6 +79,19 @@ def test_the_newest_good_commit_is_named_and_taken(made, caplog):
     assert "the newest good checkpoint is that of step 1, which is taken" in caplog.text
 
 
+def test_a_damaged_commit_is_not_named_as_the_newest_good_one(made):
+    with CheckpointStore(made, keep=0, chunk_bytes=256) as store:
+        store.save(3, {**TENSORS, "w": TENSORS["w"] + np.float32(0.5)}, {"n": 3}, wait=True)
+    for step in (2, 3):
+        (path,) = made.glob(f"step-{step:08d}.0.*.bin")
+        data = bytearray(path.read_bytes())
+        data[5] ^= 16
+        path.write_bytes(data)
+    with pytest.raises(CheckpointError, match="the newest good checkpoint is that of step 1$"):
+        opened(made).load(3)
+    assert opened(made).load().step == 1
+
+
 def test_where_none_is_whole_the_newest_is_named(made):
     for path in made.glob("*.bin"):
         path.unlink()
