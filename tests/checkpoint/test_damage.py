@@ -79,6 +79,18 @@ def test_the_newest_good_commit_is_named_and_taken(made, caplog):
     assert "the newest good checkpoint is that of step 1, which is taken" in caplog.text
 
 
+def test_a_part_is_loaded_though_the_rest_is_damaged(made):
+    entry = next(entry for entry in opened(made).manifest(2).tensors if entry.name == "half")
+    path = made / entry.chunks[0].file
+    data = bytearray(path.read_bytes())
+    data[entry.chunks[0].offset] ^= 1
+    path.write_bytes(data)
+    found = opened(made).load(2, names=["w"])
+    assert np.array_equal(found.tensors["w"], TENSORS["w"] + np.float32(0.125))
+    with pytest.raises(CheckpointError, match="not those that were saved"):
+        opened(made).load(2, names=["half"])
+
+
 def test_a_damaged_commit_is_not_named_as_the_newest_good_one(made):
     with CheckpointStore(made, keep=0, chunk_bytes=256) as store:
         store.save(3, {**TENSORS, "w": TENSORS["w"] + np.float32(0.5)}, {"n": 3}, wait=True)
