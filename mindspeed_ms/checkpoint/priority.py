@@ -32,6 +32,7 @@ class Aside:
         with self._guard:
             self._threads.add(threading.get_native_id())
             if self._hurried:
+                self._as_any(0)  # the thread that began this one may have stepped aside
                 return
             with contextlib.suppress(OSError, AttributeError):
                 os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -49,7 +50,10 @@ class Aside:
         with self._guard:
             self._hurried = True
             for thread in self._threads:
-                with contextlib.suppress(OSError, AttributeError):
-                    os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
-                with contextlib.suppress(OSError, AttributeError):
-                    os.sched_setaffinity(thread, self._all)
+                self._as_any(thread)
+
+    def _as_any(self, thread: int) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+        with contextlib.suppress(OSError, AttributeError):
+            os.sched_setaffinity(thread, self._all)

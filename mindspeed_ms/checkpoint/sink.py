@@ -113,8 +113,12 @@ class Sink:
             raise self._error
         if self._thread is None:
             self._handle = self._open()
-            self._thread = threading.Thread(target=self._write, name="checkpoint-write", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._write, name="checkpoint-write", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise OSError(errno.EAGAIN, str(error)) from None
+            self._thread = thread
         whole = self._end // PAGE * PAGE
         buffer = self._free.get()
         buffer[: self._end - whole] = self._buffer[whole : self._end]

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mindspeed_ms.checkpoint.kernels import kernels, native
-from mindspeed_ms.checkpoint.manifest import ITEM_BYTES, PAGE
-from mindspeed_ms.errors import CheckpointError
+from mindspeed_ms.checkpoint.manifest import PAGE
 from mindspeed_ms.ops.native import aside
 
 
@@ -32,14 +31,13 @@ class Snapshot:
         self._late = False
 
     def take(self, tensors: Mapping[str, np.ndarray], late: Collection[str] = ()) -> list[Taken]:
-        """Copy; what the last call gave is overwritten. Raises CheckpointError for a dtype that the format lacks.
+        """Copy; what the last call gave is overwritten.
 
         late: tensors that the next update of a native optimizer copies, or `finish`; until then the copy is not there.
         """
         self.finish()
         places, end = [], 0
-        for name, array in tensors.items():
-            _require_known(name, array)
+        for array in tensors.values():
             places.append(end)
             end += -(-array.nbytes // PAGE) * PAGE
         if end > self._memory.size or 2 * end < self._memory.size:
@@ -64,8 +62,8 @@ class Snapshot:
         if now:
             kernels().copy_aside([out for _, out in now], [array for array, _ in now])
         if put_off:
+            self._late = True  # before: an interrupt in between must not let go of this memory
             aside.put_off(list(put_off.values()))
-            self._late = True
         return taken
 
     def waits(self) -> bool:
@@ -104,17 +102,11 @@ def pieces(data: np.ndarray, nbytes: int) -> Iterator[np.ndarray]:
         yield data[start : start + nbytes]
 
 
-def _require_known(name: str, array: np.ndarray) -> None:
-    if not isinstance(name, str) or array.dtype.name not in ITEM_BYTES:
-        raise CheckpointError(f"tensor {name!r} is {array.dtype}, expected one of {', '.join(ITEM_BYTES)}")
-
-
 def _stored(dtype: np.dtype) -> np.dtype:
     return dtype.newbyteorder("<") if dtype.name != "bfloat16" else dtype
 
 
 def _view(name: str, array: np.ndarray) -> Taken:
-    _require_known(name, array)
     data = np.ascontiguousarray(array, _stored(array.dtype)).reshape(-1).view(np.uint8)
     return Taken(name, array.dtype.name, array.shape, data)
 

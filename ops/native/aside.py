@@ -8,6 +8,8 @@ import numpy as np
 from mindspeed_ms.errors import KernelError
 from mindspeed_ms.ops.native.build import library
 
+_held: list[Sequence[tuple[np.ndarray, np.ndarray]]] = []  # what the library has addresses of, though its owner is gone
+
 
 def put_off(copies: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
     """Copy each first array to the second before a native optimizer changes it, or when `copy_now` is called.
@@ -26,17 +28,22 @@ def put_off(copies: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
     lengths = (ctypes.c_int64 * len(copies))(*(source.nbytes for source, _ in copies))
     if library().MsmsAside(ctypes.c_int64(len(copies)), sources, targets, lengths):
         raise KernelError(f"no memory for a list of {len(copies)} copies")
+    _held[:] = [copies]
 
 
 def waits() -> bool:
     """Whether copies that were put off have not been made yet."""
-    return bool(library().MsmsAsideWaits())
+    found = bool(library().MsmsAsideWaits())
+    if not found:
+        _held.clear()
+    return found
 
 
 def copy_now() -> None:
     """Make the copies that wait; while an operator runs this takes until it is done. Raises KernelError."""
     if library().MsmsAsideNow():
         raise KernelError("no memory for a list of copies")
+    _held.clear()
 
 
 def _address(array: np.ndarray) -> int:
