@@ -10,6 +10,7 @@ from mindspeed_ms.checkpoint.files import Files
 from mindspeed_ms.checkpoint.keep import dead, kept, step_of_bin, steps_of
 from mindspeed_ms.checkpoint.manifest import MOST_BYTES, Manifest, dump, manifest_name
 from mindspeed_ms.checkpoint.parse import parse
+from mindspeed_ms.checkpoint.records import no_read
 from mindspeed_ms.errors import CheckpointError
 from mindspeed_ms.log import get_logger
 from mindspeed_ms.paths import partial_path
@@ -32,6 +33,12 @@ class Catalog:
     def __init__(self, folder: Path, files: Files) -> None:
         self.folder, self._files = folder, files
         self._known: dict[int, _Known] = {}
+        self._alone = False
+
+    def trust(self, alone: bool) -> None:
+        """Whether from here on nobody else changes manifests; what was remembered before may be of others."""
+        self._known.clear()
+        self._alone = alone
 
     def names(self) -> list[str]:
         try:
@@ -56,8 +63,7 @@ class Catalog:
             steps = ", ".join(map(str, self.steps()[-10:])) or "none"
             raise CheckpointError(f"{path}: there is no such checkpoint; the newest steps are: {steps}") from None
         except OSError as error:
-            reason = error.strerror or error
-            raise CheckpointError(f"{path}: cannot be read ({reason}); the checkpoint is damaged") from None
+            raise no_read(path, error) from None
         return parse(data, str(path), step)
 
     def before(self, step: int) -> Manifest | None:
@@ -74,6 +80,7 @@ class Catalog:
         """Put a manifest in place, durably; returns its bytes. Raises OSError, CheckpointError."""
         data, digest = dump(manifest)
         path = self.path(manifest.step)
+        parse(data, str(path), manifest.step)  # what a reader would refuse does not take the place of what it can read
         temporary = partial_path(path)
         self._known.pop(manifest.step, None)  # another from here on, if this fails perhaps
         try:
@@ -88,6 +95,8 @@ class Catalog:
 
     def survey(self) -> tuple[dict[int, _Known], dict[int, str]]:
         """What is known of each readable manifest, and what is wrong with the others, by step."""
+        if not self._alone:
+            self._known.clear()
         known: dict[int, _Known] = {}
         unreadable: dict[int, str] = {}
         for step in self.steps():

@@ -53,7 +53,8 @@ class Committer:
         folder: Path = self._catalog.folder
         self._files.make_folder(folder)
         if self._rank == 0:
-            self._lock = Lock(folder, self._files)
+            self._lock = self._lock or Lock(folder, self._files)  # held already where what follows failed before
+            self._catalog.trust(True)
             if self._world > 1:
                 self._ranks.begin()
         self._open = True
@@ -63,6 +64,7 @@ class Committer:
 
     def close(self) -> None:
         if self._lock is not None:
+            self._catalog.trust(False)
             self._lock.close()
             self._lock = None
         self._open = False
@@ -74,6 +76,8 @@ class Committer:
     def commit(self, job: Job) -> Saved:
         begun = time.perf_counter()
         prior = self._catalog.before(job.step)
+        if prior is not None:
+            prior.require_identity(self._identity, str(self._catalog.path(prior.step)))
         if self._rank == 0 and self._world > 1:
             self._ranks.clear(job.step)
         try:
@@ -97,15 +101,13 @@ class Committer:
         seconds = time.perf_counter() - begun
         return Saved(job.step, path, manifest_bytes + part.bytes, raw_bytes, seconds, job.blocked, part.base)
 
-    def prune(self, newest: int | None = None) -> list[int]:
-        """Remove the commits, of those up to `newest`, that the rules do not keep; returns their steps."""
+    def prune(self, newest: int) -> None:
+        """Remove the commits, of those up to `newest`, which was written just now, that the rules do not keep."""
         if self._rank:
-            return []
+            return
         known, _ = self._catalog.survey()
         stay = self._catalog.kept(*self._rules, newest)
-        going = [step for step in sorted(known) if step not in stay and (newest is None or step <= newest)]
-        self.remove(going)
-        return going
+        self.remove([step for step in sorted(known) if step not in stay and step <= newest])
 
     def remove(self, steps: list[int]) -> None:
         """Remove commits; rank 0 only. First the manifests, durably, then the files that none of the others needs."""

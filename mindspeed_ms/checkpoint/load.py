@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
@@ -10,7 +11,7 @@ from mindspeed_ms.checkpoint.catalog import Catalog
 from mindspeed_ms.checkpoint.files import Files
 from mindspeed_ms.checkpoint.manifest import Entry, Manifest
 from mindspeed_ms.checkpoint.reader import ChunkReader, Tensors, check_entries, read_entries
-from mindspeed_ms.checkpoint.records import Checkpoint, OtherCheckpoint
+from mindspeed_ms.checkpoint.records import Checkpoint, OtherCheckpoint, Unreadable
 from mindspeed_ms.errors import CheckpointError
 from mindspeed_ms.log import get_logger
 
@@ -31,9 +32,13 @@ def load_step(
     """The commit of a step. Raises CheckpointError, which names the newest good commit."""
     try:
         return _load(catalog, files, step, names, into, rank, identity)
-    except OtherCheckpoint:
+    except (OtherCheckpoint, Unreadable):
         raise
     except CheckpointError as error:
+        if "is missing" in str(error):  # a save of the same step may have taken its place, and its files
+            with contextlib.suppress(CheckpointError):
+                return _load(catalog, files, step, names, into, rank, identity)
+            catalog.read(step)  # or it was removed, which this tells
         good = newest_good(catalog, files, exclude={step}) if "damaged" in str(error) else None
         if good is None:
             raise
@@ -48,22 +53,39 @@ def load_newest(
     rank: int,
     identity: Mapping[str, str],
 ) -> Checkpoint | None:
-    """The newest whole commit. Raises CheckpointError where there are commits and none is whole."""
-    steps = catalog.steps()
-    problems: list[CheckpointError] = []
-    for step in reversed(steps):
+    """The newest whole commit. Raises CheckpointError where there are commits and none is whole.
+
+    A writer may add commits and remove others meanwhile: where one has gone, those that have come since are before it.
+    """
+    problems: dict[int, CheckpointError] = {}
+    steps = left = catalog.steps()
+    while left:
+        step = left[-1]
         try:
             found = _load(catalog, files, step, names, into, rank, identity)
-        except OtherCheckpoint:
-            raise
+        except (OtherCheckpoint, Unreadable):
+            if step in catalog.steps():
+                raise
         except CheckpointError as error:
-            problems.append(error)
+            again = step not in problems and "is missing" in str(error)  # saved again meanwhile, perhaps
+            problems[step] = error
+            if again:
+                continue
         else:
-            for problem in problems:
-                log.warning("%s; the newest good checkpoint is that of step %d, which is taken", problem, step)
+            for bad in sorted(problems, reverse=True):
+                if bad > step:
+                    log.warning(
+                        "%s; the newest good checkpoint is that of step %d, which is taken", problems[bad], step
+                    )
             return found
+        now = catalog.steps()
+        if step not in now:
+            problems.pop(step, None)
+        steps, new = now, [other for other in now if other > max(steps, default=-1)]
+        left = [other for other in now if other < step] + new
     if problems:
-        raise CheckpointError(f"{catalog.folder}: none of {len(steps)} checkpoints is whole; the newest: {problems[0]}")
+        worst = problems[max(problems)]
+        raise CheckpointError(f"{catalog.folder}: none of {len(problems)} checkpoints is whole; the newest: {worst}")
     return None
 
 
@@ -92,12 +114,7 @@ def _load(
 ) -> Checkpoint:
     manifest = catalog.read(step)
     path = str(catalog.path(step))
-    for key, value in identity.items():
-        if manifest.identity.get(key, value) != value:
-            raise OtherCheckpoint(
-                f"{path}: is a commit of another model: {key} is {manifest.identity[key]!r}, this run's is {value!r}; "
-                "choose another folder"
-            )
+    manifest.require_identity(identity, path)
     entries = _wanted(manifest, names if into is None else list(into), rank, path)
     reader = ChunkReader(catalog.folder, files)
     for name, size in manifest.files.items():
@@ -137,10 +154,14 @@ def _wanted(manifest: Manifest, names: Names, rank: int, path: str) -> dict[str,
 
 
 def _require_fit(entry: Entry, array: np.ndarray, path: str) -> None:
+    if not isinstance(array, np.ndarray):
+        kind = type(array).__name__
+        raise CheckpointError(f"{path}: tensor {entry.name!r}: its place is a {kind}, expected a NumPy array")
     dtype = "uint16" if entry.dtype == "bfloat16" and array.dtype.name == "uint16" else entry.dtype
     found = (array.dtype.name if dtype != "uint16" else "uint16", array.shape)
-    if found != (dtype, entry.shape) or not array.flags.c_contiguous or not array.flags.writeable:
+    flags = array.flags
+    if found != (dtype, entry.shape) or not (flags.c_contiguous and flags.writeable and array.dtype.isnative):
         raise CheckpointError(
             f"{path}: tensor {entry.name!r} is {entry.dtype} {list(entry.shape)}, its place {array.dtype} "
-            f"{list(array.shape)}; expected the same, contiguous and writable"
+            f"{list(array.shape)}; expected the same, contiguous, writable and in this machine's order of bytes"
         )

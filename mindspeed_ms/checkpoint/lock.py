@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
+import weakref
 from pathlib import Path
 
 from mindspeed_ms.checkpoint.files import Files
@@ -25,8 +27,9 @@ class Lock:
         handle = files.open_lock(folder / NAME)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+            with contextlib.suppress(OSError):  # on a full disk the lock holds all the same: one may prune
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         except BlockingIOError:
             owner = os.pread(handle, 200, 0).decode("utf-8", "replace").strip() or "another process"
             files.close(handle)
@@ -37,6 +40,7 @@ class Lock:
             files.close(handle)
             raise
         self._handle = handle
+        _HELD.add(self)
 
     def close(self) -> None:
         if self._handle is not None:
@@ -45,3 +49,15 @@ class Lock:
 
     def __del__(self) -> None:
         self.close()
+
+
+_HELD: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """In a process that was forked: its copy of a handle would hold the lock after its parent has gone."""
+    for lock in list(_HELD):
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_let_go)

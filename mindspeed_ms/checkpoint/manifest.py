@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mindspeed_ms.checkpoint.records import OtherCheckpoint
 from mindspeed_ms.errors import CheckpointError
 
 FORMAT, VERSION = "mindspeed-ms-checkpoint", 1
@@ -16,6 +17,7 @@ CHUNK_BYTES = 4 << 20
 PAGE = 4096
 MOST_BYTES = 256 << 20
 """Of a manifest."""
+MOST_AXES, MOST_CHUNK = 32, 64 << 20
 
 ITEM_BYTES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1,
@@ -92,6 +94,15 @@ class Manifest:
     def own_bytes(self) -> int:
         """In the files that were written for this commit."""
         return sum(size for name, size in self.files.items() if int(name.split("-")[1].split(".")[0]) == self.step)
+
+    def require_identity(self, identity: Mapping[str, str], path: str) -> None:
+        """Raises OtherCheckpoint where a key that both have is another."""
+        for key, value in identity.items():
+            if self.identity.get(key, value) != value:
+                raise OtherCheckpoint(
+                    f"{path}: is a commit of another model: {key} is {self.identity[key]!r}, this run's is {value!r}; "
+                    "choose another folder"
+                )
 
 
 def item_count(shape: tuple[int, ...]) -> int:

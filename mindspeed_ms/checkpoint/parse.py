@@ -13,6 +13,8 @@ from mindspeed_ms.checkpoint.manifest import (
     BIN,
     FORMAT,
     ITEM_BYTES,
+    MOST_AXES,
+    MOST_CHUNK,
     PAGE,
     VERSION,
     Chunk,
@@ -24,8 +26,6 @@ from mindspeed_ms.checkpoint.records import OtherCheckpoint
 from mindspeed_ms.errors import CheckpointError
 
 _MOST = 1 << 60
-_MOST_AXES = 32
-_MOST_CHUNK = 64 << 20
 _DIGEST = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
@@ -70,7 +70,7 @@ def parse(data: bytes, path: str, step: int) -> Manifest:
 
 
 def _manifest(values: dict[str, Any], step: int, digest: str) -> Manifest:
-    chunk_bytes = _whole(values.get("chunk_bytes"), "chunk_bytes", 8, _MOST_CHUNK)
+    chunk_bytes = _whole(values.get("chunk_bytes"), "chunk_bytes", 8, MOST_CHUNK)
     if chunk_bytes % 8:
         _wrong("chunk_bytes", chunk_bytes, "a multiple of 8")
     world = _whole(values.get("world"), "world", 1, 1 << 24)
@@ -117,7 +117,7 @@ def parse_part(
 ) -> tuple[bool, int, tuple[Entry, ...], dict[str, int], dict[str, Any]]:
     """What a rank wrote: whether it is a base, its bytes, entries, files, the rank's state. Raises CheckpointError."""
     try:
-        chunk_bytes = _whole(values.get("chunk_bytes"), "chunk_bytes", 8, _MOST_CHUNK)
+        chunk_bytes = _whole(values.get("chunk_bytes"), "chunk_bytes", 8, MOST_CHUNK)
         files = parse_files(values.get("files"), step)
         entries = parse_entries(values.get("tensors"), sorted(files), files, chunk_bytes, world)
         for entry in entries:
@@ -260,6 +260,6 @@ def _object(value: Any, what: str) -> dict[str, Any]:
 
 
 def _shape(value: Any, where: str) -> tuple[int, ...]:
-    if not isinstance(value, list) or len(value) > _MOST_AXES:
-        _wrong(f"{where}: shape", value, f"a list of at most {_MOST_AXES} lengths")
+    if not isinstance(value, list) or len(value) > MOST_AXES:
+        _wrong(f"{where}: shape", value, f"a list of at most {MOST_AXES} lengths")
     return tuple(_whole(length, f"{where}: shape", 0, _MOST) for length in value)

@@ -14,6 +14,7 @@ from xxhash import xxh3_64_hexdigest
 from mindspeed_ms.checkpoint.codec import decode
 from mindspeed_ms.checkpoint.files import Files
 from mindspeed_ms.checkpoint.manifest import ITEM_BYTES, PAGE, Chunk, Entry, Manifest
+from mindspeed_ms.checkpoint.records import no_read
 from mindspeed_ms.checkpoint.snapshot import aligned, pieces
 from mindspeed_ms.errors import CheckpointError
 
@@ -36,7 +37,7 @@ class ChunkReader:
         try:
             found = self._files.size(self._open(name))
         except OSError as error:
-            raise CheckpointError(f"{path}: {_reason(error)}; the checkpoint is damaged") from None
+            raise no_read(path, error) from None
         if found != size:
             raise CheckpointError(f"{path}: {found} bytes, {size} were saved; the checkpoint is damaged")
 
@@ -86,7 +87,7 @@ class ChunkReader:
         try:
             count = self._files.pread(self._open(chunk.file), memoryview(room.data), chunk.offset - skip)
         except OSError as error:
-            raise CheckpointError(f"{path}: {_reason(error)}; the checkpoint is damaged") from None
+            raise no_read(path, error) from None
         stored = room[skip : skip + chunk.stored]
         if count < skip + chunk.stored or xxh3_64_hexdigest(stored.data) != chunk.digest:
             end = chunk.offset + chunk.stored
@@ -198,7 +199,3 @@ def check_entries(
 
     in_threads(check, jobs)
     return sorted({done[chunk] for chunk in all_chunks} - {""})
-
-
-def _reason(error: OSError) -> str:
-    return "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror or error})"

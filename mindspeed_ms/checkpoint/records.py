@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,23 @@ class NotFinite(CheckpointError):
 
 class OtherCheckpoint(CheckpointError):
     """A commit of another model or format version: whole, but not for this run or program."""
+
+
+class Unreadable(CheckpointError):
+    """What this process may not or cannot read just now; it may well be whole."""
+
+
+NOT_DAMAGE = frozenset(
+    (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ESTALE, errno.ETIMEDOUT)
+)
+
+
+def no_read(path: Path, error: OSError) -> CheckpointError:
+    """What to raise where a file cannot be read: damage, or what says nothing of the file."""
+    if error.errno in NOT_DAMAGE:
+        return Unreadable(f"{path}: cannot be read ({error.strerror}); see to that and try again")
+    found = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror or error})"
+    return CheckpointError(f"{path}: {found}; the checkpoint is damaged")
 
 
 @dataclass(frozen=True)

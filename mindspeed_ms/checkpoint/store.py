@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import errno
-import json
+import functools
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
+from mindspeed_ms.checkpoint import request
 from mindspeed_ms.checkpoint.catalog import Catalog
 from mindspeed_ms.checkpoint.commit import Committer
 from mindspeed_ms.checkpoint.files import FILES, Files
@@ -29,10 +31,29 @@ from mindspeed_ms.log import get_logger
 __all__ = ["Checkpoint", "CheckpointStore", "NotFinite", "Problem", "Saved"]
 
 _Result = TypeVar("_Result")
+_Values = ParamSpec("_Values")
 _SPARE = 1 << 20  # bytes beside the tensors
 _PATIENCE = 120.0  # seconds after which a save no longer waits for time that nobody wants
 
 log = get_logger(__name__)
+
+
+def _alone(
+    method: Callable[Concatenate[CheckpointStore, _Values], _Result],
+) -> Callable[Concatenate[CheckpointStore, _Values], _Result]:
+    """One thread at a time, and no process that was forked: the threads of a save are its parent's."""
+
+    @functools.wraps(method)
+    def call(store: CheckpointStore, /, *values: _Values.args, **options: _Values.kwargs) -> _Result:
+        if os.getpid() != store._process:
+            raise CheckpointError(
+                f"{store.folder}: was opened by process {store._process}, from which this one was forked; "
+                "open it anew to write"
+            )
+        with store._guard:
+            return method(store, *values, **options)
+
+    return call
 
 
 class CheckpointStore:
@@ -58,14 +79,12 @@ class CheckpointStore:
         write: bool = True,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        for name, value in (("keep", keep), ("keep_best", keep_best), ("keep_every", keep_every or 0)):
-            if value < 0:
-                raise CheckpointError(f"{name} is {value}, expected a number of checkpoints that is not negative")
-        if not 0 <= rank < world:
+        world = request.whole(world, "world", 1, 1 << 24, "number of ranks")
+        if type(rank) is not int or not 0 <= rank < world:
             raise CheckpointError(f"rank is {rank} of {world}, expected 0 to {world - 1}")
         self.folder = Path(folder)
-        self.identity = dict(identity or {})
-        self._rules = (keep, keep_every, keep_best)
+        self.identity = request.identity(identity)
+        self._rules = request.rules(keep, keep_every, keep_best)
         self._rank, self._files, self._write = rank, files, write
         self._catalog = Catalog(self.folder, files)
         self._aside = Aside()
@@ -78,9 +97,10 @@ class CheckpointStore:
             world=world,
             identity=self.identity,
             timeout=timeout,
-            chunk_bytes=chunk_bytes,
+            chunk_bytes=request.chunk_size(chunk_bytes),
             aside=self._aside,
         )
+        self._guard, self._process = threading.RLock(), os.getpid()
         self._job: Job | None = None  # whose tensors have not all been copied
         self._thread: threading.Thread | None = None
         self._begun = 0.0
@@ -88,6 +108,7 @@ class CheckpointStore:
         self._result: Saved | None = None
         self._error: BaseException | None = None
 
+    @_alone
     def save(
         self,
         step: int,
@@ -111,10 +132,13 @@ class CheckpointStore:
         """
         begun = time.perf_counter()
         self._finish()
-        if not 0 <= step < 10**18:
-            raise CheckpointError(f"step is {step}, expected a number that is not negative")
+        self._require_writable()
+        step = request.whole(step, "step", 0, 10**18 - 1, "number")
+        request.tensors(tensors, step)
+        request.names(tensors, layout=layout or {}, finite=finite, late=late)
+        metric, places = request.metric(metric, step), request.layout(layout, tensors)
+        copied = request.state(state, step)
         try:
-            self._require_writable()
             self._committer.open()
             nbytes = sum(array.nbytes for array in tensors.values())
             free = self._files.free_bytes(self.folder)
@@ -125,15 +149,20 @@ class CheckpointStore:
                 f"{self.folder}: {free / 1e6:.0f} MB are free, step {step} may take {(nbytes + _SPARE) / 1e6:.0f} MB; "
                 "make room; the checkpoints before are whole"
             )
-        copied = _copied(state, step)
-        taken = views(tensors) if wait else self._snapshot.take(tensors, late)
-        job = Job(step, taken, copied, metric, layout or {}, frozenset(finite))
+        try:
+            taken = views(tensors) if wait else self._snapshot.take(tensors, late)
+        except (OSError, MemoryError):
+            raise CheckpointError(
+                f"{self._catalog.path(step)}: no memory for a copy of {nbytes / 1e6:.0f} MB; save with wait=True"
+            ) from None
+        job = Job(step, taken, copied, metric, places, frozenset(finite))
         self._job = job
         self._begin()
         job.blocked = time.perf_counter() - begun
         if wait:
             self._finish()
 
+    @_alone
     def poll(self) -> list[Saved]:
         """The commits since the last call; does not wait."""
         self._begin()
@@ -144,6 +173,7 @@ class CheckpointStore:
         saved, self._saved = self._saved, []
         return saved
 
+    @_alone
     def wait(self) -> list[Saved]:
         """The commits since the last call, that of a running save with them."""
         self._finish()
@@ -171,8 +201,11 @@ class CheckpointStore:
         error that names the newest good commit; `into` then holds anything.
         """
         rank = self._rank if rank is None else rank
+        if isinstance(names, str):
+            raise CheckpointError(f"names is {names[:80]!r}, expected a collection of names")
         if step is None:
             return load_newest(self._catalog, self._files, names, into, rank, self.identity)
+        step = request.whole(step, "step", 0, 10**18 - 1, "number")
         return load_step(self._catalog, self._files, step, names, into, rank, self.identity)
 
     def verify(self, step: int | None = None) -> list[Problem]:
@@ -180,13 +213,41 @@ class CheckpointStore:
         return verify(self._catalog, self._files, self.steps() if step is None else [step])
 
     def kept(self) -> dict[int, str]:
-        """The steps that `prune` would leave, and why."""
+        """The steps that the rules keep, and why."""
         return self._catalog.kept(*self._rules)
 
-    def prune(self) -> list[int]:
-        """Remove the commits that the rules do not keep; returns their steps."""
-        return self._changing(self._committer.prune)
+    def going(self) -> list[int]:
+        """The steps that `prune` would remove. What stays is verified, as far as to find a good one among it."""
+        known, _ = self._catalog.survey()
+        stay = self.kept()
+        going = [step for step in sorted(known) if step not in stay]
+        if not going:
+            return []
+        problems = []
+        for step in sorted(stay, reverse=True):
+            found = self.verify(step)
+            if not found:
+                return going
+            problems.append(found[0])
+        for step in reversed(going):
+            if not self.verify(step):
+                for problem in problems:
+                    log.warning("%s; step %d stays, the newest good checkpoint", problem.message, step)
+                return [other for other in going if other != step]
+        return []  # none is good: who may mend something needs all of it
 
+    @_alone
+    def prune(self) -> list[int]:
+        """Remove the commits that the rules do not keep, but never the newest good one; returns their steps."""
+
+        def remove() -> list[int]:
+            going = self.going() if self._rank == 0 else []
+            self._committer.remove(going)
+            return going
+
+        return self._changing(remove)
+
+    @_alone
     def forget_after(self, step: int) -> list[int]:
         """Remove the commits of later steps, damaged or not: a run that goes on from `step` makes them anew."""
 
@@ -197,16 +258,20 @@ class CheckpointStore:
 
         return self._changing(forget)
 
+    @_alone
     def reclaim(self) -> int:
         """Remove what belongs to no commit; returns its bytes."""
         return self._changing(self._committer.reclaim)
 
     def close(self) -> None:
-        """Wait for a running save and let others write."""
-        try:
-            self._finish()
-        finally:
-            self._committer.close()
+        """Wait for a running save and let others write; in a process that was forked, only let go."""
+        if os.getpid() != self._process:
+            return
+        with self._guard:
+            try:
+                self._finish()
+            finally:
+                self._committer.close()
 
     def __enter__(self) -> CheckpointStore:
         return self
@@ -227,7 +292,8 @@ class CheckpointStore:
             self._committer.open()
             return change()
         except OSError as error:
-            raise CheckpointError(f"{self.folder}: cannot be changed ({error.strerror or error})") from None
+            path = error.filename or self.folder
+            raise CheckpointError(f"{path}: cannot be changed ({error.strerror or error})") from None
 
     def _begin(self) -> None:
         """Start the background of a save as soon as its tensors are copied."""
@@ -235,8 +301,12 @@ class CheckpointStore:
             job, self._job = self._job, None
             self._aside.prepare()
             self._begun = time.monotonic()
-            self._thread = threading.Thread(target=self._run, args=(job,), name="checkpoint", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, args=(job,), name="checkpoint", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise CheckpointError(f"{self._catalog.path(job.step)}: not saved ({error})") from None
+            self._thread = thread
 
     def _finish(self) -> None:
         """Wait for the running save; its error is raised once."""
@@ -263,15 +333,6 @@ class CheckpointStore:
             self._error = error
         finally:
             self._aside.leave()
-
-
-def _copied(state: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """The state as JSON gives it back."""
-    try:
-        copied: dict[str, Any] = json.loads(json.dumps(dict(state), allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"the state of step {step} is not what JSON holds ({error})") from None
-    return copied
 
 
 def _describe(error: OSError) -> str:

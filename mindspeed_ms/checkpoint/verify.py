@@ -17,21 +17,27 @@ def verify(catalog: Catalog, files: Files, steps: list[int]) -> list[Problem]:
     done: dict[Chunk, str] = {}
     there = set(catalog.steps())
     for step in steps:
-        try:
-            manifest = catalog.read(step)
-        except CheckpointError as error:
-            problems.append(Problem(step, str(error)))
-            continue
-        messages = _chain(catalog, manifest, there)
-        for name, size in manifest.files.items():
-            try:
-                reader.require_size(name, size)
-            except CheckpointError as error:
-                messages.append(str(error))
-        if not messages:
-            messages = check_entries(reader, manifest, manifest.tensors, done)
+        messages = _verify(catalog, reader, step, there, done)
+        if any("is missing" in message for message in messages):  # a save of the same step may have taken its place
+            messages = _verify(catalog, reader, step, there, done)
+        if messages and step in there and step not in catalog.steps():
+            continue  # a writer has removed it meanwhile
         problems += [Problem(step, message) for message in messages]
     return problems
+
+
+def _verify(catalog: Catalog, reader: ChunkReader, step: int, there: set[int], done: dict[Chunk, str]) -> list[str]:
+    try:
+        manifest = catalog.read(step)
+    except CheckpointError as error:
+        return [str(error)]
+    messages = _chain(catalog, manifest, there)
+    for name, size in manifest.files.items():
+        try:
+            reader.require_size(name, size)
+        except CheckpointError as error:
+            messages.append(str(error))
+    return messages or check_entries(reader, manifest, manifest.tensors, done)
 
 
 def _chain(catalog: Catalog, manifest: Manifest, there: set[int]) -> list[str]:

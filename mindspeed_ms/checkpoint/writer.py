@@ -38,7 +38,7 @@ class Job:
     tensors: list[Taken]
     state: dict[str, Any]
     metric: float | None = None
-    layout: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    layout: Mapping[str, dict[str, list[int]]] = field(default_factory=dict)
     finite: frozenset[str] = frozenset()
     blocked: float = 0.0
 
@@ -160,9 +160,7 @@ class Writer:
         return sink.keep(codec, used), base if takes_base(codec) else None
 
     def _entry(self, job: Job, taken: Taken, chunks: list[Chunk]) -> Entry:
-        layout = job.layout.get(taken.name)
-        whole = {key: list(map(int, layout[key])) for key in ("shape", "offset")} if layout else None
-        return Entry(taken.name, self._rank, taken.dtype, taken.shape, whole, tuple(chunks))
+        return Entry(taken.name, self._rank, taken.dtype, taken.shape, job.layout.get(taken.name), tuple(chunks))
 
 
 def _placed(chunks: list[Chunk], item: Chunk | tuple[int, Chunk | None]) -> Chunk:

@@ -25,7 +25,8 @@ def ls(folder: Folder, as_json: AsJson = False) -> None:
         try:
             found = store.manifest(step)
         except CheckpointError as error:
-            rows.append({"step": step, "error": str(error)})
+            if step in store.steps():  # else it was removed meanwhile
+                rows.append({"step": step, "error": str(error)})
             continue
         rows.append(
             {

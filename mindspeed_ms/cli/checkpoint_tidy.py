@@ -17,9 +17,13 @@ def verify(
     import sys
 
     from mindspeed_ms.cli.output import progress, report
+    from mindspeed_ms.errors import CheckpointError
 
     store = open_store(folder)
+    if step is not None and step not in store.steps():
+        store.manifest(step)  # says which there are
     steps = [step] if step is not None else sorted(store.steps(), reverse=True)
+    gone: list[int] = []
     problems, good, size = [], None, 0
     with progress("Verifying") as advance:
         for number, each in enumerate(steps):
@@ -27,8 +31,13 @@ def verify(
             found = store.verify(each)
             problems += found
             if not found:
+                try:
+                    size += store.manifest(each).raw_bytes
+                except CheckpointError:  # removed meanwhile
+                    gone.append(each)
+                    continue
                 good = each if good is None else good
-                size += store.manifest(each).raw_bytes
+    steps = [each for each in steps if each not in gone]
     if as_json:
         report(
             {
@@ -58,13 +67,12 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what would go, and change nothing.")] = False,
     as_json: o.AsJson = False,
 ) -> None:
-    """Remove checkpoints that no rule keeps. What others still refer to stays; a run must not be writing."""
+    """Remove checkpoints that no rule keeps, but never the newest good one. A run must not be writing."""
     from mindspeed_ms.cli.output import report
 
     given = {"keep": keep, "keep_every": keep_every, "keep_best": keep_best}
     rules = {**rules_of(checkpoints(folder)), **{name: value for name, value in given.items() if value is not None}}
     with open_store(folder, write=not dry_run, **rules) as store:
         before = store.steps()
-        kept = store.kept()
-        gone = [step for step in before if step not in kept] if dry_run else store.prune()
+        gone = store.going() if dry_run else store.prune()
     report({"would_remove" if dry_run else "removed": gone, "kept": [s for s in before if s not in gone]}, as_json)
