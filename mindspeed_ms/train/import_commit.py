@@ -12,6 +12,7 @@ import numpy as np
 
 from mindspeed_ms.checkpoint.store import CheckpointStore
 from mindspeed_ms.errors import CheckpointError, ConfigError, WeightsError
+from mindspeed_ms.paths import open_regular
 from mindspeed_ms.train.export_commit import COMMIT
 from mindspeed_ms.weights.ckpt import CkptFile
 from mindspeed_ms.weights.hf_writer import write_hf
@@ -83,10 +84,10 @@ def _inside(folder: Path, config: Path | None) -> tuple[Path, Path | None]:
 def _open(source: Path) -> CkptFile | SafetensorsFile:
     """By content: a safetensors file begins with the length of its JSON."""
     try:
-        with open(source, "rb") as file:
+        with open_regular(source) as file:
             head = file.read(9)
     except OSError as error:
-        raise WeightsError(f"{source}: cannot be read ({error.strerror})") from None
+        raise WeightsError(f"{source}: cannot be read ({error.strerror}); give a file or a folder") from None
     return SafetensorsFile(source) if head[8:9] == b"{" else CkptFile(source)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mindspeed_ms.errors import WeightsError
+from mindspeed_ms.paths import open_regular
 
 MAX_HEADER = 100_000_000
 DTYPES: dict[str, np.dtype] = {
@@ -59,7 +60,7 @@ class SafetensorsFile:
 def map_file(path: Path) -> mmap.mmap:
     """Map a file read-only; raises WeightsError when it is absent, unreadable or empty."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError:
         raise WeightsError(f"{path}: no such file; a download may be incomplete") from None

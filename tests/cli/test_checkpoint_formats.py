@@ -1,5 +1,6 @@
 """checkpoint export and import, as a user runs them: what goes out is loaded by others, and comes in as it was."""
 
+import errno
 import json
 import os
 import shutil
@@ -14,7 +15,9 @@ from checkpoint_runs import ROOT, command, refused, succeed, train
 from safetensors.numpy import load_file
 
 from mindspeed_ms.checkpoint.store import CheckpointStore
+from mindspeed_ms.errors import WeightsError
 from mindspeed_ms.weights.ckpt import CkptFile
+from mindspeed_ms.weights.whole import new_path
 
 
 def commit(folder, step=None):
@@ -219,3 +222,23 @@ def test_a_whole_commit_becomes_a_folder_of_checkpoints(runs, tmp_path):
     succeed("import", tmp_path / "all.ckpt", "--to", tmp_path / "store")
     assert succeed("verify", tmp_path / "store").startswith("1 checkpoint,")
     assert "leave it out" in refused("import", tmp_path / "all.ckpt", "--to", tmp_path / "y", "--step", 11)
+
+
+def test_a_pipe_is_no_source_and_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert "not a plain file" in refused("import", tmp_path / "pipe", "--to", tmp_path / "out")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "folder" / "weights.ckpt")
+    assert "not a plain file" in refused("import", tmp_path / "folder", "--to", tmp_path / "out")
+    with pytest.raises(WeightsError, match="not a plain file"):
+        CkptFile(tmp_path / "pipe")
+
+
+def test_why_a_place_cannot_be_written_is_told_though_nothing_can_be_removed_there_either(tmp_path, monkeypatch):
+    def read_only(path, *values, **options):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr("pathlib.Path.unlink", read_only)
+    with pytest.raises(WeightsError, match=r"out: cannot be written \(Read-only file system\)"):
+        with new_path(tmp_path / "out"):
+            read_only(tmp_path)
