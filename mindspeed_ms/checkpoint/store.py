@@ -210,7 +210,7 @@ class CheckpointStore:
 
     def verify(self, step: int | None = None) -> list[Problem]:
         """Read every byte of a commit, or of all; returns what is wrong."""
-        return verify(self._catalog, self._files, self.steps() if step is None else [step])
+        return verify(self._catalog, self._files, step)
 
     def kept(self) -> dict[int, str]:
         """The steps that the rules keep, and why."""

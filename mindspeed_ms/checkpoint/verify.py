@@ -10,19 +10,19 @@ from mindspeed_ms.checkpoint.records import Problem
 from mindspeed_ms.errors import CheckpointError
 
 
-def verify(catalog: Catalog, files: Files, steps: list[int]) -> list[Problem]:
-    """What is wrong with the commits of these steps: manifests, chain, sizes, checksums, decoding."""
+def verify(catalog: Catalog, files: Files, step: int | None) -> list[Problem]:
+    """What is wrong with the commit of a step, or with all: manifests, chain, sizes, checksums, decoding."""
     reader = ChunkReader(catalog.folder, files)
     problems: list[Problem] = []
     done: dict[Chunk, str] = {}
-    there = set(catalog.steps())
-    for step in steps:
-        messages = _verify(catalog, reader, step, there, done)
+    there = catalog.steps()
+    for each in there if step is None else [step]:
+        messages = _verify(catalog, reader, each, set(there), done)
         if any("is missing" in message for message in messages):  # a save of the same step may have taken its place
-            messages = _verify(catalog, reader, step, there, done)
-        if messages and step in there and step not in catalog.steps():
+            messages = _verify(catalog, reader, each, set(there), done)
+        if messages and step is None and each not in catalog.steps():
             continue  # a writer has removed it meanwhile
-        problems += [Problem(step, message) for message in messages]
+        problems += [Problem(each, message) for message in messages]
     return problems
 
 

@@ -14,6 +14,7 @@ def verify(
     as_json: o.AsJson = False,
 ) -> None:
     """Read every byte of all checkpoints, the newest first. Exits with 2 where one is damaged, and names a good one."""
+    import contextlib
     import sys
 
     from mindspeed_ms.cli.output import progress, report
@@ -29,14 +30,14 @@ def verify(
         for number, each in enumerate(steps):
             advance(number, len(steps))
             found = store.verify(each)
+            if step is None and each not in store.steps():  # a run has removed it meanwhile
+                gone.append(each)
+                continue
             problems += found
             if not found:
-                try:
-                    size += store.manifest(each).raw_bytes
-                except CheckpointError:  # removed meanwhile
-                    gone.append(each)
-                    continue
                 good = each if good is None else good
+                with contextlib.suppress(CheckpointError):
+                    size += store.manifest(each).raw_bytes
     steps = [each for each in steps if each not in gone]
     if as_json:
         report(

@@ -244,6 +244,19 @@ def test_a_reader_goes_on_with_the_newest_when_a_run_removes_what_it_reads(tmp_p
             gone.load(13)
 
 
+def test_what_is_removed_between_listing_and_reading_is_no_damage(store):
+    for step in (1, 2, 3):
+        store.save(step, {"a": A}, {}, wait=True)
+
+    class Listing(Files):
+        def names(self, folder):
+            found = super().names(folder)
+            (folder / "step-00000001.json").unlink(missing_ok=True)
+            return found
+
+    assert CheckpointStore(store.folder, write=False, files=Listing()).verify() == []
+
+
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.ENOMEM])
 @pytest.mark.parametrize("suffix", [".bin", ".json"])
 def test_what_may_not_be_read_is_not_called_damaged_and_no_older_commit_taken(store, number, suffix):
