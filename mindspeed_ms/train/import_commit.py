@@ -167,11 +167,8 @@ def _weights(file: CkptFile | SafetensorsFile, source: Path, out: Path, config: 
     for name, tensor in file.tensors.items():
         if is_state(name):
             continue
-        kind = tensor.type if hasattr(tensor, "type") else tensor[0]
-        shapes[name], types[name] = (
-            (tensor.shape if hasattr(tensor, "shape") else tensor[1]),
-            _FROM_CKPT.get(kind, kind),
-        )
+        kind, shapes[name] = (tensor[0], tensor[1]) if isinstance(tensor, tuple) else (tensor.type, tensor.shape)
+        types[name] = _FROM_CKPT.get(kind, kind)
     check_tensors(spec, shapes, str(source), {"lm_head.weight"} if spec.tie_word_embeddings else ())
     wanted = spec.parameter_shapes()
     for name in wanted:
