@@ -11,6 +11,9 @@ from mindspeed_ms.errors import KernelError
 
 VALUES, LANES, HEADER = 512, 16, 8
 PLAIN_BITS, SIGN_LOWEST, ORDERED_DELTA = 0, 1, 2
+TIERS, STEPS, WIDTHS = 4, 4, 4  # beside the mode; planes before the nibbles; how many widths are tried
+ESCAPE = STEPS + 15
+_PLANES = VALUES // 8 * (STEPS + 4)  # bytes at most
 EXPONENTS = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF0000000000000}
 _ONE = np.uint32(1)
 _RECORD = np.dtype([("width", "u1"), ("mode", "u1"), ("exceptions", "<u2"), ("reference", "<u4")])
@@ -62,18 +65,51 @@ def _residuals(x: np.ndarray, base: np.ndarray | None) -> tuple[np.ndarray, np.n
     return residuals, headers
 
 
-def _plan(x: np.ndarray, base: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Residuals and whole headers: of the widths of least cost, the widest."""
+def _plan(x: np.ndarray, base: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Residuals, whole headers and the bytes of each block: of the widths of least cost, the widest."""
     residuals, headers = _residuals(x, base)
     over = np.array([(residuals > np.uint32(2**width - 1)).sum(axis=1) for width in range(33)])
     costs = 512 * np.arange(33)[:, None] + 48 * over
     headers["width"] = 32 - costs[::-1].argmin(axis=0)
     headers["exceptions"] = np.take_along_axis(over, headers["width"][None].astype(np.intp), axis=0)[0]
-    return residuals, headers
+    sizes = HEADER + 64 * headers["width"].astype(np.int64) + 6 * headers["exceptions"].astype(np.int64)
+    lowest = np.maximum(headers["width"].astype(np.uint32), WIDTHS) - np.uint32(WIDTHS)
+    for width in (lowest + np.uint32(i) for i in reversed(range(WIDTHS))):
+        above = residuals >> width[:, None]
+        one, two, three, four, exceptions = ((above >= k).sum(axis=1) for k in (*range(1, STEPS + 1), ESCAPE))
+        planes = VALUES // 8 + (one + two + three + 4 * four + 7) // 8
+        tiered = HEADER + 64 * width.astype(np.int64) + planes + 4 * exceptions
+        fewer = tiered < sizes
+        sizes = np.where(fewer, tiered, sizes)
+        headers["mode"] |= np.where(fewer, TIERS, 0).astype(np.uint8)
+        headers["width"] = np.where(fewer, width, headers["width"])
+        headers["exceptions"] = np.where(fewer, exceptions, headers["exceptions"])
+    return residuals, headers, sizes
 
 
-def _sizes(headers: np.ndarray) -> np.ndarray:
-    return HEADER + 64 * headers["width"].astype(np.int64) + 6 * headers["exceptions"].astype(np.int64)
+def _put_planes(above: np.ndarray) -> np.ndarray:
+    """What is above the lowest bits, [512] of at most ESCAPE, as bytes."""
+    planes = []
+    for step in range(STEPS):
+        planes.append(above > step)
+        above = above[above > step]
+    planes += [(above - np.uint32(STEPS)) >> np.uint32(bit) & _ONE == _ONE for bit in range(4)]
+    return np.packbits(np.concatenate(planes), bitorder="little")
+
+
+def _take_planes(stored: np.ndarray) -> tuple[np.ndarray, int, bool]:
+    """What is above the lowest bits, [512]; the bytes it takes, and whether the bits that fill the last are zeros."""
+    bits = np.zeros(8 * _PLANES + 8, np.uint32)
+    bits[: 8 * min(stored.size, _PLANES)] = np.unpackbits(stored[:_PLANES], bitorder="little")
+    above, inside, at = np.zeros(VALUES, np.uint32), np.arange(VALUES), 0
+    for plane in range(STEPS + 4):
+        ones = bits[at : at + inside.size]
+        at += inside.size
+        above[inside] += ones << np.uint32(max(0, plane - STEPS))
+        if plane < STEPS:
+            inside = inside[ones == 1]
+    used = -(-at // 8)
+    return above, used, not bits[at : 8 * used].any()
 
 
 def _pack(residuals: np.ndarray, width: int) -> np.ndarray:
@@ -103,18 +139,21 @@ def block_encode(x: np.ndarray, base: np.ndarray | None, out: np.ndarray) -> int
     """Bytes written to `out` uint8 [capacity] for x uint32 [n], or None when they do not fit; base: uint32 [n]."""
     if not x.size:
         return 0
-    residuals, headers = _plan(x, base)
-    ends = np.cumsum(_sizes(headers))
+    residuals, headers, sizes = _plan(x, base)
+    ends = np.cumsum(sizes)
     if ends[-1] > out.size:
         return None
-    starts = ends - _sizes(headers)
+    starts = ends - sizes
     for width in np.unique(headers["width"]).tolist():
         rows = np.flatnonzero(headers["width"] == width)
         for row, packed in zip(rows.tolist(), _pack(residuals[rows], width), strict=True):
-            parts = [headers[row : row + 1].view(np.uint8), packed]
-            if headers["exceptions"][row]:
-                at = np.flatnonzero(residuals[row] > np.uint32(2**width - 1))
-                parts += [at.astype("<u2").view(np.uint8), residuals[row, at].astype("<u4").view(np.uint8)]
+            parts, own = [headers[row : row + 1].view(np.uint8), packed], residuals[row]
+            if headers["mode"][row] & TIERS:
+                above = np.minimum(own >> np.uint32(width), np.uint32(ESCAPE))
+                parts += [_put_planes(above), own[above == ESCAPE].astype("<u4").view(np.uint8)]
+            elif headers["exceptions"][row]:
+                at = np.flatnonzero(own > np.uint32(2**width - 1))
+                parts += [at.astype("<u2").view(np.uint8), own[at].astype("<u4").view(np.uint8)]
             np.concatenate(parts, out=out[starts[row] : ends[row]])
     return int(ends[-1])
 
@@ -129,50 +168,73 @@ def block_estimate(x: np.ndarray, base: np.ndarray | None, blocks: int) -> int:
     for i in range(seen):
         part = slice((2 * i + 1) * total // (2 * seen) * VALUES, None)
         piece = x[part][:VALUES]
-        used += int(_sizes(_plan(piece, None if base is None else base[part][:VALUES])[1])[0])
+        used += int(_plan(piece, None if base is None else base[part][:VALUES])[2][0])
     return used * total // seen
 
 
-def _parse(stored: np.ndarray, lengths: np.ndarray, delta: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Headers of all blocks and where they begin. Raises KernelError where they contradict the stream."""
-    headers, starts, at = np.zeros(len(lengths), _RECORD), np.zeros(len(lengths), np.int64), 0
+def _parse(
+    stored: np.ndarray, lengths: np.ndarray, delta: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[int, np.ndarray]]:
+    """Headers of all blocks, where they begin and end, and what is above the lowest bits of those in tiers.
+
+    Raises KernelError where they contradict the stream.
+    """
+    headers, starts, ends = np.zeros(len(lengths), _RECORD), np.zeros(len(lengths), int), np.zeros(len(lengths), int)
+    tiers, at, stream = {}, 0, f"a block stream of {stored.size} bytes"
     for row, length in enumerate(lengths.tolist()):
         if stored.size - at < HEADER:
-            raise KernelError(f"a block stream of {stored.size} bytes ends too early")
+            raise KernelError(f"{stream} ends too early")
         header = headers[row : row + 1]
         header.view(np.uint8)[:] = stored[at : at + HEADER]
         width, mode, exceptions, _ = header[0].item()
-        known = mode == ORDERED_DELTA if delta else mode in (PLAIN_BITS, SIGN_LOWEST)
-        if width > 32 or exceptions > length or not known:
-            raise KernelError(f"a block stream of {stored.size} bytes holds a block of no known width or mode")
+        known = mode & ~TIERS == ORDERED_DELTA if delta else mode & ~TIERS in (PLAIN_BITS, SIGN_LOWEST)
+        if width > (31 if mode & TIERS else 32) or exceptions > length or not known:
+            raise KernelError(f"{stream} holds a block of no known width or mode")
         starts[row] = at
-        at += HEADER + 64 * width + 6 * exceptions
+        at += HEADER + 64 * width
+        if mode & TIERS and at <= stored.size:
+            tiers[row], used, filled = _take_planes(stored[at:])
+            at += used + 4 * exceptions
+            if at <= stored.size and not (
+                filled and (tiers[row] == ESCAPE).sum() == exceptions and not tiers[row][length:].any()
+            ):
+                raise KernelError(f"{stream} holds tiers that contradict its header")
+        else:
+            at += 6 * exceptions
         if at > stored.size:
-            raise KernelError(f"a block stream of {stored.size} bytes ends too early")
+            raise KernelError(f"{stream} ends too early")
+        ends[row] = at
     if at != stored.size:
-        raise KernelError(f"a block stream of {stored.size} bytes goes on after its last block")
-    return headers, starts
+        raise KernelError(f"{stream} goes on after its last block")
+    return headers, starts, ends, tiers
 
 
 def block_decode(stored: np.ndarray, base: np.ndarray | None, out: np.ndarray) -> None:
     """Bring back what `block_encode` wrote: uint8 [used] to `out` uint32 [n]. Raises KernelError for other bytes."""
     lengths = _lengths(out.size)
-    headers, starts = _parse(stored, lengths, base is not None)
+    headers, starts, ends, tiers = _parse(stored, lengths, base is not None)
     residuals = np.zeros((len(lengths), VALUES), np.uint32)
     for width in np.unique(headers["width"]).tolist():
         rows = np.flatnonzero(headers["width"] == width)
         places = starts[rows, None] + HEADER + np.arange(64 * width)
         residuals[rows] = _unpack(stored[places], width)
+    for row, above in tiers.items():
+        residuals[row] += above << headers["width"][row].astype(np.uint32)
     for row in np.flatnonzero(headers["exceptions"]).tolist():
-        count, begin = int(headers["exceptions"][row]), starts[row] + HEADER + 64 * int(headers["width"][row])
-        at = stored[begin : begin + 2 * count].copy().view("<u2")
-        if (at[1:] <= at[:-1]).any() or at[-1] >= lengths[row]:
-            raise KernelError(f"a block stream of {stored.size} bytes names a value outside its block")
-        residuals[row, at] = stored[begin + 2 * count : begin + 6 * count].copy().view("<u4")
+        count = int(headers["exceptions"][row])
+        begin = int(ends[row]) - 4 * count
+        if row in tiers:
+            at = np.flatnonzero(tiers[row] == ESCAPE)
+        else:
+            at = stored[begin - 2 * count : begin].copy().view("<u2")
+            if (at[1:] <= at[:-1]).any() or at[-1] >= lengths[row]:
+                raise KernelError(f"a block stream of {stored.size} bytes names a value outside its block")
+        residuals[row, at] = stored[begin : begin + 4 * count].copy().view("<u4")
     reference = headers["reference"][:, None].astype(np.uint32)
     if base is None:
         values = reference - residuals
-        values = np.where(headers["mode"][:, None] == SIGN_LOWEST, values >> _ONE | values << np.uint32(31), values)
+        signed = headers["mode"][:, None] & np.uint8(255 - TIERS) == SIGN_LOWEST
+        values = np.where(signed, values >> _ONE | values << np.uint32(31), values)
     elif out.size:
         off = residuals >> _ONE ^ -(residuals & _ONE).astype(np.int32).view(np.uint32)
         values = _ordered(_ordered(_blocks(base)) + reference + off)

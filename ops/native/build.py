@@ -36,10 +36,10 @@ UNITS: dict[str, list[str]] = {
     "kernels_portable.cc": [],
 }
 X86_UNITS: dict[str, list[str]] = {
-    "kernels_avx2.cc": ["-mavx2", "-mfma", "-mf16c"],
+    "kernels_avx2.cc": ["-mavx2", "-mfma", "-mf16c", "-mbmi2"],
     "kernels_avx512.cc": [
         *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"),
-        *("-mavx2", "-mfma", "-mf16c"),
+        *("-mavx2", "-mfma", "-mf16c", "-mbmi2"),
     ],
 }
 # The old string ABI is MindSpore's. Without contraction a compiler cannot fuse in one loop what it leaves apart in

@@ -18,6 +18,7 @@ _FAULTS = {
     2: "holds a block of no known width or mode",
     3: "names a value outside its block",
     4: "goes on after its last block",
+    5: "holds tiers that contradict its header",
 }
 
 

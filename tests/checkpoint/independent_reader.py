@@ -24,8 +24,7 @@ def read(folder, step, rank=0):
         if entry["rank"] == rank or entry["layout"] is None:
             dtype = np.dtype("uint16" if entry["dtype"] == "bfloat16" else entry["dtype"])
             nbytes = int(np.prod(entry["shape"], dtype=object)) * dtype.itemsize
-            sizes = [manifest["chunk_bytes"]] * (nbytes // manifest["chunk_bytes"])
-            sizes += [nbytes % manifest["chunk_bytes"]] if nbytes % manifest["chunk_bytes"] else []
+            sizes = [min(manifest["chunk_bytes"], nbytes - at) for at in range(0, nbytes, manifest["chunk_bytes"])]
             assert len(sizes) == len(entry["chunks"])
             data = b"".join(
                 chunk(files, record, size, dtype.itemsize) for record, size in zip(entry["chunks"], sizes, strict=True)
@@ -58,19 +57,21 @@ def order(bits):
 
 
 def blocks(data, count, base):
-    """Blocks of 512 values: a header of 8 bytes, 512 residuals of `width` bits in 16 lanes, exceptions."""
+    """Blocks of 512 values: a header of 8 bytes, 512 residuals of `width` bits in 16 lanes, tiers, exceptions."""
     values, at = [], 0
     while len(values) < count:
-        width, mode = data[at], data[at + 1]
-        exceptions = int.from_bytes(data[at + 2 : at + 4], "little")
-        reference = int.from_bytes(data[at + 4 : at + 8], "little")
-        at += 8
-        residuals = lanes(data[at : at + 64 * width], width)
-        at += 64 * width
-        places = np.frombuffer(data, "<u2", exceptions, at)
-        for place, value in zip(places, np.frombuffer(data, "<u4", exceptions, at + 2 * exceptions), strict=True):
+        width, mode, exceptions, reference = np.frombuffer(data, "u1,u1,<u2,<u4", 1, at)[0].item()
+        at += 8 + 64 * width
+        residuals = lanes(data[at - 64 * width : at], width)
+        if mode & 4:
+            above, at = tiers(data, at)
+            residuals = [low + (k << width) for low, k in zip(residuals, above, strict=True)]
+            places = [i for i in range(512) if above[i] == 19]
+        else:
+            places, at = np.frombuffer(data, "<u2", exceptions, at), at + 2 * exceptions
+        for place, value in zip(places, np.frombuffer(data, "<u4", exceptions, at), strict=True):
             residuals[place] = int(value)
-        at += 6 * exceptions
+        at, mode = at + 4 * exceptions, mode % 4
         for residual in residuals[: count - len(values)]:
             if mode == 2:
                 off = residual >> 1 if residual % 2 == 0 else ~(residual >> 1)
@@ -80,6 +81,16 @@ def blocks(data, count, base):
                 values.append(value >> 1 | (value & 1) << 31 if mode == 1 else value)
     assert at == len(data)
     return np.array(values, "<u4").tobytes()
+
+
+def tiers(data, at):
+    """What is above 512 residuals, by four planes of steps and four of the rest's bits, and where the planes end."""
+    bits, taken, above, inside = int.from_bytes(data[at : at + 512], "little"), 0, np.zeros(512, int), range(512)
+    for plane, weight in enumerate((1, 1, 1, 1, 1, 2, 4, 8)):
+        ones = [i for place, i in enumerate(inside, taken) if bits >> place & 1]
+        taken, inside = taken + len(inside), ones if plane < 4 else inside
+        above[ones] += weight
+    return above.tolist(), at + (taken + 7) // 8
 
 
 def lanes(packed, width):

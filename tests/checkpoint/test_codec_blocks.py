@@ -40,12 +40,18 @@ def documented_decode(stored: bytes, base, n: int) -> list[int]:
                 words[16 * k + lane] << 32 * k for k in range(v * width // 32, min(width, v * width // 32 + 2))
             )
             residuals.append(lane_bits >> v * width & (1 << width) - 1)
-        positions = struct.unpack_from(f"<{exceptions}H", stored, at)
-        for i, residual in zip(
-            positions, struct.unpack_from(f"<{exceptions}I", stored, at + 2 * exceptions), strict=True
-        ):
+        if mode & 4:
+            above, at = documented_tiers(stored, at)
+            residuals = [(r + (k << width)) % 2**32 for r, k in zip(residuals, above, strict=True)]
+            positions = [i for i, k in enumerate(above) if k == 19]
+            assert len(positions) == exceptions
+        else:
+            positions = struct.unpack_from(f"<{exceptions}H", stored, at)
+            at += 2 * exceptions
+        for i, residual in zip(positions, struct.unpack_from(f"<{exceptions}I", stored, at), strict=True):
             residuals[i] = residual
-        at += 6 * exceptions
+        at += 4 * exceptions
+        mode &= 3
         for i in range(first, min(n, first + 512)):
             r = residuals[i - first]
             if mode == 2:
@@ -60,6 +66,33 @@ def documented_decode(stored: bytes, base, n: int) -> list[int]:
     return values
 
 
+def documented_tiers(stored: bytes, at: int) -> tuple[list[int], int]:
+    """What lies above the residuals of a block in tiers, and where its planes end."""
+    taken = 8 * at
+
+    def plane(places: list[int]) -> list[int]:
+        nonlocal taken
+        ones = []
+        for place in places:
+            if stored[taken // 8] >> taken % 8 & 1:
+                ones.append(place)
+            taken += 1
+        return ones
+
+    above, inside = [0] * 512, list(range(512))
+    for _ in range(4):
+        inside = plane(inside)
+        for i in inside:
+            above[i] += 1
+    for bit in range(4):
+        for i in plane(inside):
+            above[i] += 2**bit
+    while taken % 8:
+        assert not stored[taken // 8] >> taken % 8 & 1
+        taken += 1
+    return above, taken // 8
+
+
 def drawn(n: int, kind: str, seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
     if kind == "bits":
@@ -68,6 +101,8 @@ def drawn(n: int, kind: str, seed: int = 0) -> np.ndarray:
         return rng.choice(np.array(SPECIAL, np.uint32), n)
     if kind == "integers":
         return rng.integers(-300, 300, n, np.int32).view(np.uint32)
+    if kind == "sizes":  # as many of each number of bits from 6 to 20, of which a block in tiers has exceptions
+        return rng.integers(0, 2**20, n, np.uint32) >> np.minimum(rng.geometric(0.5, n), 14).astype(np.uint32)
     if kind == "squares":
         return np.square(rng.standard_normal(n), dtype=np.float64).astype(np.float32).view(np.uint32)
     x = rng.standard_normal(n).astype(np.float32)
@@ -84,7 +119,7 @@ def encoded(module, x, base=None) -> np.ndarray:
     return out[:used].copy()
 
 
-@pytest.mark.parametrize("kind", ["bits", "special", "integers", "squares", "normal", "mixed"])
+@pytest.mark.parametrize("kind", ["bits", "special", "integers", "sizes", "squares", "normal", "mixed"])
 @pytest.mark.parametrize("delta", [False, True])
 def test_all_makers_write_the_documented_bytes_and_bring_every_bit_back(blocks, kind, delta):
     for n in SIZES:
@@ -113,6 +148,86 @@ def test_any_values_come_back(blocks, values, shift):
     back = np.zeros_like(x)
     blocks.block_decode(stored, base, back)
     assert back.tobytes() == x.tobytes() and stored.tobytes() == encoded(codec_reference, x, base).tobytes()
+
+
+def modes(stored: np.ndarray, count: int) -> list[tuple[int, int, int]]:
+    """Width, mode and exceptions of blocks."""
+    found, at = [], 0
+    for _ in range(count):
+        width, mode, exceptions = struct.unpack_from("<BBH", stored, at)
+        found.append((width, mode, exceptions))
+        at += 8 + 64 * width
+        at = documented_tiers(stored.tobytes(), at)[1] + 4 * exceptions if mode & 4 else at + 6 * exceptions
+    assert at == stored.size
+    return found
+
+
+def test_a_block_takes_tiers_only_where_they_are_smaller(blocks):
+    flat = np.random.default_rng(1).integers(0, 1024, 4096, np.uint32)
+    flat[::512] = 1023
+    assert [mode for _, mode, _ in modes(encoded(blocks, flat), 8)] == [0] * 8
+    normal = drawn(4096, "normal")
+    assert {mode for _, mode, _ in modes(encoded(blocks, normal), 8)} == {5}
+    assert {mode for _, mode, _ in modes(encoded(blocks, np.abs(normal.view("f4")).view("u4")), 8)} == {4}
+    moved = normal + np.random.default_rng(2).laplace(0, 3000, 4096).astype(np.int32).view(np.uint32)
+    assert {mode for _, mode, _ in modes(encoded(blocks, moved, normal), 8)} == {6}
+
+
+def test_tiers_count_every_step_and_every_exception(blocks):
+    for n in (512, 300):
+        residuals = np.arange(n, dtype=np.uint32) % 64
+        residuals[:40] = np.arange(40, dtype=np.uint32) * 32 + 5  # each k from 0 to 39 with five bits
+        residuals[n - 1] = 2**31 - 1
+        x = np.uint32(2**31 - 1) - residuals
+        stored = encoded(blocks, x)
+        ((width, mode, exceptions),) = modes(stored, 1)
+        assert (width, mode, exceptions) == (5, 4, 40 - 19 + 1)
+        back = np.zeros(n, np.uint32)
+        blocks.block_decode(stored, None, back)
+        assert (x == back).all()
+        assert documented_decode(stored.tobytes(), None, n) == x.tolist()
+
+
+def tiered(planes: bytes, values=(), *, width=0, mode=4, exceptions=0) -> np.ndarray:
+    """One block in tiers without residuals."""
+    head = struct.pack("<BBHI", width, mode, exceptions, 100)
+    return np.frombuffer(head + planes + struct.pack(f"<{len(values)}I", *values), np.uint8)
+
+
+def test_tiers_that_contradict_themselves_are_refused(blocks):
+    def decoded(bad: np.ndarray, n=512) -> np.ndarray:
+        back = np.zeros(n, np.uint32)
+        blocks.block_decode(bad, None, back)
+        return back
+
+    def refused(bad: np.ndarray, n=512) -> str:
+        with pytest.raises(KernelError) as caught:
+            decoded(bad, n)
+        return str(caught.value)
+
+    first, none = bytes([1]) + bytes(63), bytes(64)
+    assert (decoded(tiered(none)) == 100).all()
+    one = decoded(tiered(first + b"\0"))  # the plane of the one value that goes on is a bit
+    assert one[0] == 99 and (one[1:] == 100).all()
+    assert decoded(tiered(first + b"\x01"))[0] == 98
+    assert decoded(tiered(first + b"\x07"))[0] == 100 - 4
+    assert decoded(tiered(first + b"\x3f"))[0] == 100 - 4 - 7
+    assert decoded(tiered(first + b"\x7f", [77], exceptions=1))[0] == 23
+    assert "contradict" in refused(tiered(first + b"\x7f", exceptions=0))
+    assert "contradict" in refused(tiered(first + b"\x3f", [77], exceptions=1))
+    assert "contradict" in refused(tiered(first + b"\x80"))  # a bit that nothing asks for
+    assert "contradict" in refused(tiered(bytes(63) + b"\x80" + b"\0"), 511)
+    assert decoded(tiered(bytes(63) + b"\x40" + b"\0"), 511)[510] == 99
+    assert "ends too early" in refused(tiered(first))
+    assert "ends too early" in refused(tiered(none[:-1]))
+    assert "ends too early" in refused(tiered(first + b"\x7f", exceptions=1))
+    assert "goes on after" in refused(tiered(none + b"\0"))
+    assert "no known width or mode" in refused(tiered(bytes(64 * 33), width=32))
+    for mode in (3, 6, 7, 8, 12):
+        assert "no known width or mode" in refused(tiered(none, mode=mode))
+    everything = bytes([255]) * 512
+    assert "contradict" in refused(tiered(everything, range(511), exceptions=511))
+    assert (decoded(tiered(everything, range(512), exceptions=512)) == 100 - np.arange(512, dtype=np.uint32)).all()
 
 
 def test_nothing_is_written_beyond_the_capacity(blocks):

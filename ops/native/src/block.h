@@ -7,7 +7,8 @@ namespace msms {
 constexpr int64_t kBlockValues = 512, kBlockHeader = 8;
 // How a residual was made of a value: of its bits, of its bits with the sign moved to the lowest, of its distance to a base.
 enum BlockMode : uint8_t { kPlainBits = 0, kSignLowest = 1, kOrderedDelta = 2 };
-enum BlockError : int { kWhole = 0, kTooShort = 1, kBadHeader = 2, kBadPosition = 3, kTooLong = 4 };
+constexpr uint8_t kTiers = 4;  // beside the mode: what is above the width's bits follows in planes
+enum BlockError : int { kWhole = 0, kTooShort = 1, kBadHeader = 2, kBadPosition = 3, kTooLong = 4, kBadTiers = 5 };
 
 // x, base and out are read and written as bytes: they need no alignment.
 struct BlockKernels {

@@ -8,8 +8,11 @@ struct Plan {
   uint32_t reference = 0;
   int width = 0, exceptions = 0;
   msms::BlockMode mode = msms::kPlainBits;
-  int64_t bytes() const { return msms::kBlockHeader + 64 * width + 6 * exceptions; }
+  bool tiers = false;
+  int planes = 0, above = 0;  // of tiers: bytes of their planes; how far the width is above the narrowest that was tried
+  int64_t bytes() const { return msms::kBlockHeader + 64 * width + planes + (tiers ? 4 : 6) * exceptions; }
 };
+#include "block_tiers.inl"
 
 // Value v of lane l is bits v * W .. of the words of lane l; word k of all lanes is 64 bytes from 64 * k on.
 template <int W>
@@ -144,8 +147,8 @@ inline void CountOver(const uint32_t *u, int width, int counts[4]) {
   }
 }
 
-// Fills u with the residuals and finds the width of least cost, of equal ones the widest.
-inline Plan MakePlan(const uint8_t *x, const uint8_t *base, int64_t n, uint32_t *u) {
+// Fills u with the residuals and finds the width of least cost, of equal ones the widest; k is for tiers.
+inline Plan MakePlan(const uint8_t *x, const uint8_t *base, int64_t n, uint32_t *u, uint8_t *k) {
   Plan plan;
   alignas(64) uint8_t whole[2][4 * kValues];
   if (n < kValues) {  // the last value repeated: it changes neither maximum nor sign
@@ -171,12 +174,14 @@ inline Plan MakePlan(const uint8_t *x, const uint8_t *base, int64_t n, uint32_t 
       plan.exceptions = counts[j];
     }
   }
+  FindTiers(u, k, plan);
   return plan;
 }
 
 int64_t Size(const uint8_t *x, const uint8_t *base, int64_t n) {
   alignas(64) uint32_t u[kValues];
-  return MakePlan(x, base, n, u).bytes();
+  alignas(64) uint8_t k[kValues];
+  return MakePlan(x, base, n, u, k).bytes();
 }
 
 inline void PutExceptions(const uint32_t *u, const Plan &plan, uint8_t *out) {
@@ -190,19 +195,24 @@ inline void PutExceptions(const uint32_t *u, const Plan &plan, uint8_t *out) {
 
 int64_t Encode(const uint8_t *x, const uint8_t *base, int64_t n, uint8_t *out, int64_t capacity) {
   alignas(64) uint32_t u[kValues];
+  alignas(64) uint8_t k[kValues];
   int64_t used = 0;
   for (int64_t first = 0; first < n; first += kValues) {
     const int64_t count = n - first < kValues ? n - first : kValues;
-    const Plan plan = MakePlan(x + 4 * first, base ? base + 4 * first : nullptr, count, u);
+    const Plan plan = MakePlan(x + 4 * first, base ? base + 4 * first : nullptr, count, u, k);
     if (plan.bytes() > capacity - used) return -1;
     uint8_t *to = out + used;
     const uint16_t exceptions = static_cast<uint16_t>(plan.exceptions);
     to[0] = static_cast<uint8_t>(plan.width);
-    to[1] = plan.mode;
+    to[1] = static_cast<uint8_t>(plan.mode | (plan.tiers ? msms::kTiers : 0));
     std::memcpy(to + 2, &exceptions, 2);
     std::memcpy(to + 4, &plan.reference, 4);
     PackAs(plan.width, u, to + msms::kBlockHeader, Widths{});
-    if (plan.exceptions) PutExceptions(u, plan, to + msms::kBlockHeader + 64 * plan.width);
+    if (plan.tiers) {
+      PutTiers(u, k, plan, to + msms::kBlockHeader + 64 * plan.width);
+    } else if (plan.exceptions) {
+      PutExceptions(u, plan, to + msms::kBlockHeader + 64 * plan.width);
+    }
     used += plan.bytes();
   }
   return used;
@@ -225,6 +235,19 @@ inline void Restore(const uint32_t *u, const Plan &plan, const uint8_t *base, ui
   }
 }
 
+inline int SetExceptions(const uint8_t *positions, int64_t count, const Plan &plan, uint32_t *u) {
+  const uint8_t *residuals = positions + 2 * plan.exceptions;
+  int64_t before = -1;
+  for (int i = 0; i < plan.exceptions; ++i) {
+    uint16_t at;
+    std::memcpy(&at, positions + 2 * i, 2);
+    if (at <= before || at >= count) return msms::kBadPosition;
+    std::memcpy(&u[at], residuals + 4 * i, 4);
+    before = at;
+  }
+  return msms::kWhole;
+}
+
 int Decode(const uint8_t *in, int64_t used, const uint8_t *base, int64_t n, uint8_t *out) {
   alignas(64) uint32_t u[kValues];
   alignas(64) uint8_t whole[2][4 * kValues] = {};
@@ -237,19 +260,15 @@ int Decode(const uint8_t *in, int64_t used, const uint8_t *base, int64_t n, uint
     std::memcpy(&plan.reference, in + 4, 4);
     plan.width = in[0];
     plan.exceptions = exceptions;
-    if (plan.width > 32 || exceptions > count || (base ? in[1] != msms::kOrderedDelta : in[1] > msms::kSignLowest)) return msms::kBadHeader;
-    plan.mode = static_cast<msms::BlockMode>(in[1]);
+    plan.tiers = in[1] & msms::kTiers;
+    plan.mode = static_cast<msms::BlockMode>(in[1] & ~msms::kTiers);
+    if (plan.width > (plan.tiers ? 31 : 32) || exceptions > count) return msms::kBadHeader;
+    if (base ? plan.mode != msms::kOrderedDelta : plan.mode > msms::kSignLowest) return msms::kBadHeader;
     if (plan.bytes() > used) return msms::kTooShort;
     UnpackAs(plan.width, in + msms::kBlockHeader, u, Widths{});
-    const uint8_t *positions = in + msms::kBlockHeader + 64 * plan.width, *residuals = positions + 2 * exceptions;
-    int64_t before = -1;
-    for (int i = 0; i < exceptions; ++i) {
-      uint16_t at;
-      std::memcpy(&at, positions + 2 * i, 2);
-      if (at <= before || at >= count) return msms::kBadPosition;
-      std::memcpy(&u[at], residuals + 4 * i, 4);
-      before = at;
-    }
+    const uint8_t *behind = in + msms::kBlockHeader + 64 * plan.width;
+    const int error = plan.tiers ? AddTiers(behind, in + used - behind, count, plan, u) : SetExceptions(behind, count, plan, u);
+    if (error) return error;
     in += plan.bytes();
     used -= plan.bytes();
     const uint8_t *from = base ? base + 4 * first : nullptr;

@@ -37,7 +37,7 @@ struct Odd {
   uint8_t *data;
 };
 
-// Floats around zero, small integers, any bits, or one value; now and then a value from far outside.
+// Floats around zero, small integers, any bits, one value, or integers of a few sizes; now and then a value from far outside.
 Bytes Draw(int64_t n, int kind) {
   Bytes bytes(static_cast<size_t>(4 * n));
   std::normal_distribution<float> normal;
@@ -47,6 +47,7 @@ Bytes Draw(int64_t n, int kind) {
     if (kind == 0) std::memcpy(&bits, &f, 4);
     if (kind == 1) bits &= 1023;
     if (kind == 3) bits = 7;
+    if (kind == 4) bits = rng() >> (8 + std::min(20, static_cast<int>(rng() % 64 ? rng() % 6 : rng() % 24)));
     if (rng() % 97 == 0) bits = rng();
     std::memcpy(bytes.data() + 4 * i, &bits, 4);
   }
@@ -92,7 +93,10 @@ Bytes RoundTrip(const Bytes &x, const Bytes *base) {
 void Noise(int64_t n, bool delta) {
   Bytes bad(rng() % 5000);
   for (uint8_t &byte : bad) byte = static_cast<uint8_t>(rng());
-  if (bad.size() > 4) bad[0] %= 33, bad[1] = delta ? 2 : bad[1] % 2, bad[3] = 0;
+  if (rng() % 2) {  // few ones: planes that get short
+    for (uint8_t &byte : bad) byte &= rng() & rng() & rng();
+  }
+  if (bad.size() > 4) bad[0] %= 33, bad[1] = (delta ? 2 : bad[1] % 2) | (rng() % 2 ? 4 : 0), bad[3] = 0;
   const Odd damaged(bad), base(4 * n), back(4 * n);
   std::memset(base.data, 0, static_cast<size_t>(4 * n));
   MsmsBlockDecode(damaged.data, static_cast<int64_t>(bad.size()), delta ? base.data : nullptr, n, back.data);
@@ -130,7 +134,7 @@ void Copies() {
 
 int main() {
   for (const int64_t n : {0, 1, 15, 511, 512, 513, 1500, 5000}) {
-    for (int kind = 0; kind < 4; ++kind) {
+    for (int kind = 0; kind < 5; ++kind) {
       const Bytes x = Draw(n, kind);
       for (int near = -1; near < 3; ++near) {
         const Bytes base = near < 0 ? Bytes() : Moved(x, near);
