@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--warm", type=int, default=10, help="steps before the base")
-    parser.add_argument("--distances", type=int, nargs="+", default=[10, 40, 120])
+    parser.add_argument("--distances", type=int, nargs="+", default=[10, 40, 100])
     args = parser.parse_args()
     args.rate, args.beta2, args.text = 1e-5, 0.999, ""
     ms.set_context(mode=ms.GRAPH_MODE, device_target="CPU")
