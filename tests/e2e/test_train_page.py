@@ -108,6 +108,8 @@ def test_the_commands_of_the_page_work_one_after_another(place):
     shown = PAGE.read_text(encoding="utf-8").partition("## The folder of a run")[2].partition("```\n")[2]
     names = re.findall(r"^  (\S+)", shown.partition("```")[0], re.MULTILINE)[:-2]  # an adapter is in the other run
     missing = [name for name in names if not (place / "runs" / "books" / name).exists() and "step-" not in name]
-    assert names and missing == [] and list((place / "runs/books/checkpoints").glob("step-*/state.json"))
+    assert names and missing == []
+    checkpoints = place / "runs/books/checkpoints"
+    assert list(checkpoints.glob("step-*.json")) and list(checkpoints.glob("step-*.0.*.bin"))
     assert re.search(r"^1 \d+\.\d+ 0\.0 \d+\.\d+ False$", done.stdout, re.MULTILINE), "the first step from Python"
     assert "LoRA on 2 layers: " in done.stdout
