@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from mindspeed_ms.errors import TrainError
+from mindspeed_ms.weights.wire import header, number_field
 
 _VERSION = b"brain.Event:2"  # from 2 on a reader forgets what a START event says is done again
 _SESSION_START = 1
@@ -44,7 +45,7 @@ class EventWriter:
         self._size = 0
         self._write(_event(time.time(), 0, _bytes(3, _VERSION)))
         if first_step is not None:
-            self._write(_event(time.time(), first_step, _bytes(7, _varint_field(1, _SESSION_START))))
+            self._write(_event(time.time(), first_step, _bytes(7, number_field(1, _SESSION_START))))
 
     def scalars(self, step: int, values: Mapping[str, float], wall_time: float | None = None) -> None:
         """Record values by tag at a step; they are kept as float32, infinities and NaN included. Raises TrainError."""
@@ -108,28 +109,15 @@ _TABLE = _table()
 
 
 def _event(wall_time: float, step: int, what: bytes) -> bytes:
-    return _key(1, 1) + struct.pack("<d", wall_time) + _varint_field(2, step) + what
+    return _key(1, 1) + struct.pack("<d", wall_time) + number_field(2, step) + what
 
 
 def _key(field: int, wire_type: int) -> bytes:
     return bytes([field << 3 | wire_type])
 
 
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _varint_field(field: int, value: int) -> bytes:
-    return _key(field, 0) + _varint(value)
-
-
 def _bytes(field: int, data: bytes) -> bytes:
-    return _key(field, 2) + _varint(len(data)) + data
+    return header(field, len(data)) + data
 
 
 def _float(field: int, value: float) -> bytes:

@@ -1,4 +1,4 @@
-"""Protobuf's wire format, as much of it as a .ckpt needs: fields of numbers and of bytes, without copies."""
+"""Protobuf's wire format, as much of it as a .ckpt or an event needs: fields of numbers and of bytes, not copied."""
 
 from __future__ import annotations
 

@@ -6,9 +6,7 @@ MINDSPEED_MS_RUN_KILLS says how many kills a run survives (default 1; the long f
 import json
 import os
 import random
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,7 +15,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from train_runs import COSINE, ROOT, commits, losses, make_data, read_lines, settings, weights, write_model, write_yaml
+from train_runs import (
+    COSINE,
+    ROOT,
+    commits,
+    losses,
+    make_data,
+    read_lines,
+    settings,
+    two_ranks,
+    weights,
+    write_model,
+    write_yaml,
+)  # fmt: skip
 
 KILLS = int(os.environ.get("MINDSPEED_MS_RUN_KILLS", "1"))
 STEPS = 24
@@ -154,15 +164,7 @@ def state(out):
 
 def run_pair(folder, *, kill=None):
     """Two ranks under msrun; `kill` says after which step each of them is killed."""
-    bin_folder = Path(sys.executable).parent
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    msrun = shutil.which("msrun", path=str(bin_folder)) or "msrun"
-    command = [msrun, "--worker_num=2", "--local_worker_num=2", f"--master_port={port}", "--master_addr=127.0.0.1"]
-    command += [f"--log_dir={folder}/log", "--join=True", "--cluster_time_out=120", str(PAIR), str(folder)]
-    env = {**os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}"}
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), env.get("PYTHONPATH"))))
+    command, env = two_ranks(folder, PAIR)
     folder.mkdir(exist_ok=True)
     with subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True

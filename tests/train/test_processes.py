@@ -1,15 +1,12 @@
 """Two processes under msrun that share a step's batches make the step that one process makes of them all."""
 
-import os
-import shutil
-import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from train_models import drawn_weights, make_batch, make_spec, our_model
+from train_runs import two_ranks
 
 SCRIPT = Path(__file__).with_name("two_processes.py")
 
@@ -17,16 +14,7 @@ SCRIPT = Path(__file__).with_name("two_processes.py")
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     out = tmp_path_factory.mktemp("ranks")
-    bin_folder = Path(sys.executable).parent
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    msrun = shutil.which("msrun", path=str(bin_folder)) or "msrun"
-    command = [msrun, "--worker_num=2", "--local_worker_num=2", f"--master_port={port}", "--master_addr=127.0.0.1"]
-    command += [f"--log_dir={out}/log", "--join=True", "--cluster_time_out=120", str(SCRIPT), str(out)]
-    root = str(Path(__file__).parents[2])
-    env = {**os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}"}
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, (root, env.get("PYTHONPATH"))))
+    command, env = two_ranks(out, SCRIPT)
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
     logs = "".join(log.read_text(errors="replace")[-3000:] for log in (out / "log").glob("worker_*.log"))
     assert done.returncode == 0, done.stdout[-2000:] + logs

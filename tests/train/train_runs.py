@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +72,19 @@ def command(*arguments, **options):
         timeout=300,
         **options,
     )
+
+
+def two_ranks(folder, script):
+    """The command and the environment that run a script in two processes under msrun, its argument the folder."""
+    bin_folder = Path(sys.executable).parent
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    msrun = shutil.which("msrun", path=str(bin_folder)) or "msrun"
+    options = [f"--master_port={port}", "--master_addr=127.0.0.1", f"--log_dir={folder}/log", "--cluster_time_out=120"]
+    env = {**os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}"}
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), env.get("PYTHONPATH"))))
+    return [msrun, "--worker_num=2", "--local_worker_num=2", *options, "--join=True", str(script), str(folder)], env
 
 
 def read_lines(folder, kind=None):
