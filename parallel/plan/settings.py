@@ -1,0 +1,58 @@
+"""The parallel settings of one training job: the degrees of each dimension and what goes with them.
+
+Ranks are numbered as MindSpore and Megatron do, tensor innermost and pipeline outermost:
+rank = ((stage · data + d) · context + c) · tensor + t. An expert group is `expert` neighbours along (d, c).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+DIMENSIONS = ("tensor", "context", "expert", "data", "pipeline")
+
+Recompute = Literal["none", "selective", "full"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One way to spread a job; what `validate` of `plan.rules` accepts can be run."""
+
+    data: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+    expert: int = 1  # divides data · context; the experts of a layer are spread over so many ranks
+    micro_batch: int = 1  # sequences of one forward pass of one replica
+    micro_batches: int = 1  # forward passes of one replica in a step: global batch = data · micro_batch · micro_batches
+    zero: int = 0  # 0 none, 1 optimizer state, 2 and gradients, 3 and parameters, spread over the data dimension
+    sequence_parallel: bool = False  # norms and dropout split along the sequence by the tensor group
+    recompute: Recompute = "none"  # selective: attention alone (Korthikanti et al. 2022); full: whole layers
+    recompute_layers: tuple[int, ...] | None = None  # with full: how many layers of each stage; None: all
+    schedule: Schedule = "1f1b"
+    virtual: int = 1  # model chunks of a stage (interleaved)
+    layers: tuple[int, ...] = ()  # layers of each chunk, chunk-major: stage s holds chunks s, s + pipeline, …; empty: even
+
+    @property
+    def devices(self) -> int:
+        """How many devices the job takes."""
+        return self.data * self.tensor * self.pipeline * self.context
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences of one step."""
+        return self.data * self.micro_batch * self.micro_batches
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained, apart from the model: sequence length in tokens and bytes of each number kept."""
+
+    seq: int
+    global_batch: int = 1
+    weight_bytes: int = 2  # the copy that forward and backward compute with
+    gradient_bytes: int = 4
+    master_bytes: int = 4  # the optimizer's float32 weights; 0 where the weights are those
+    moment_bytes: int = 8  # both moments of AdamW
+    activation_bytes: int = 2
