@@ -1,24 +1,21 @@
 """The life of a preparation: killed, gone on from, met by another one, out of disk; the bytes are always the same."""
 
-import contextlib
 import json
 import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from data_corpus import files_of, sentences, small
+from data_starts import Starts
 
 from mindspeed_ms.config.data import PrepareConfig
 from mindspeed_ms.data.manifest import read_manifest
 from mindspeed_ms.data.prepare import prepare
 from mindspeed_ms.errors import ConfigError, DataError
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_finished_set_is_left_alone_and_another_one_is_not_overwritten(tmp_path, corpus, tokenizer):
@@ -80,25 +77,25 @@ for module, name in ((os, "rename"), (os, "replace"), (os, "fsync"), (os, "mkdir
     setattr(module, name, counted(getattr(module, name)))
 readers.CHUNK_RECORDS = 40  # many chunks, so that segments end inside of files
 config = PrepareConfig.parse({"arrange": {"max_length": 64, "join": True}, "shard_tokens": 2048})
-prepare([sys.argv[1]], sys.argv[2], sys.argv[3], config, workers=2, restart="restart" in sys.argv)
-print(calls)
+def main():
+    prepare([sys.argv[1]], sys.argv[2], sys.argv[3], config, workers=2, restart="restart" in sys.argv)
+    print(calls)
 """
 
 
-def start(corpus, out, tokenizer, kill=0, *more):
-    command = [sys.executable, "-c", PROGRAM, str(corpus), str(out), str(tokenizer), str(kill), *more]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, **pipes)
+@pytest.fixture(scope="module")
+def starts():
+    with Starts(PROGRAM) as server:
+        yield server
 
 
-def test_a_kill_at_any_time_changes_nothing(tmp_path, corpus, tokenizer):
+def test_a_kill_at_any_time_changes_nothing(tmp_path, corpus, tokenizer, starts):
     """MINDSPEED_MS_KILLS kills (50 without it): most before a call that changes the disk, others at any time.
 
     Up to five on one folder, then one run to the end.
     """
     began = time.monotonic()
-    process = start(corpus, tmp_path / "clean", tokenizer)
-    points = int(process.communicate()[0])
+    points = int(starts.run(corpus, tmp_path / "clean", tokenizer, 0).output)
     seconds = time.monotonic() - began
     assert points > 100
     wanted = files_of(tmp_path / "clean")
@@ -110,39 +107,32 @@ def test_a_kill_at_any_time_changes_nothing(tmp_path, corpus, tokenizer):
         folders += 1
         out = tmp_path / f"killed{folders}"
         for kill in range(5):
-            process = start(corpus, out, tokenizer, rng.randint(1, points) if kill % 3 != 1 else 0)
-            if kill % 3 == 1:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(timeout=rng.uniform(0.1, 1) * seconds)
-                process.kill()
-            _, error = process.communicate()
-            assert process.returncode in (0, -signal.SIGKILL), error
-            if process.returncode == 0:
+            any_time = kill % 3 == 1
+            run = starts.start(corpus, out, tokenizer, 0 if any_time else rng.randint(1, points))
+            run.kill_after(rng.uniform(0.1, 1) * seconds) if any_time else run.wait()
+            assert run.returncode in (0, -signal.SIGKILL), run.error
+            if run.returncode == 0:
                 break
             died += 1
             if not (out / "manifest.json").exists():
                 with pytest.raises(DataError, match="no manifest.json in it"):
                     read_manifest(out)
-        last = start(corpus, out, tokenizer)
-        _, error = last.communicate()
-        assert last.returncode == 0, error
+        last = starts.run(corpus, out, tokenizer, 0)
+        assert last.returncode == 0, last.error
         assert files_of(out) == wanted
 
 
-def test_a_kill_while_a_set_is_thrown_away_leaves_none_that_is_wrong(tmp_path, corpus, tokenizer):
+def test_a_kill_while_a_set_is_thrown_away_leaves_none_that_is_wrong(tmp_path, corpus, tokenizer, starts):
     other = tmp_path / "other.txt"
     other.write_text("\n".join(sentences(50, seed=9)))
-    process = start(other, tmp_path / "clean", tokenizer)
-    assert process.wait() == 0
+    assert starts.run(other, tmp_path / "clean", tokenizer, 0).returncode == 0
     wanted = files_of(tmp_path / "clean")
     for kill in (1, 2, 3, 5, 8, 13, 20):
         out = tmp_path / f"set{kill}"
-        assert start(corpus, out, tokenizer).wait() == 0
-        process = start(other, out, tokenizer, kill, "restart")
-        assert process.wait() == -signal.SIGKILL
-        last = start(other, out, tokenizer, 0, "restart")
-        _, error = last.communicate()
-        assert last.returncode == 0, error
+        assert starts.run(corpus, out, tokenizer, 0).returncode == 0
+        assert starts.run(other, out, tokenizer, kill, "restart").returncode == -signal.SIGKILL
+        last = starts.run(other, out, tokenizer, 0, "restart")
+        assert last.returncode == 0, last.error
         assert files_of(out) == wanted
 
 
@@ -161,16 +151,15 @@ def test_finished_segments_are_not_tokenized_again(tmp_path, corpus, tokenizer, 
     assert told[0][:2] == ("tokenize", done) and done > 0, "it goes on after what is there"
 
 
-def test_two_preparations_in_one_folder_do_not_meet(tmp_path, corpus, tokenizer):
+def test_two_preparations_in_one_folder_do_not_meet(tmp_path, corpus, tokenizer, starts):
     from mindspeed_ms.data.job import locked
 
     with locked(tmp_path / "set"):
-        process = start(corpus, tmp_path / "set", tokenizer)
-        _, error = process.communicate()
-        assert process.returncode == 1
-        assert "another process prepares a set here" in error
-    process = start(corpus, tmp_path / "set", tokenizer)
-    assert process.wait() == 0, process.stderr.read()
+        run = starts.run(corpus, tmp_path / "set", tokenizer, 0)
+        assert run.returncode == 1
+        assert "another process prepares a set here" in run.error
+    run = starts.run(corpus, tmp_path / "set", tokenizer, 0)
+    assert run.returncode == 0, run.error
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a small disk")
