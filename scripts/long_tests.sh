@@ -5,7 +5,7 @@
 # Results, with their date, are in docs/benchmarks.md. Compiles llama.cpp once (a few minutes).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
-use_environment "serve,data,ray,test"
+use_environment "serve,data,ray,plan,test"
 if ! "$PYTHON" -c "import llama_cpp" 2>/dev/null; then
     CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF -DMTMD_BUILD=OFF" "$PYTHON" -m pip install -qq llama-cpp-python==0.3.36
 fi

@@ -2,7 +2,7 @@
 # Command two: passes the tests. Arguments go to pytest, for example: bash scripts/test.sh tests/ops -k rope
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
-use_environment "serve,data,ray,test"
+use_environment "serve,data,ray,plan,test"
 
 # What the tests build and export stays out of the user's own cache, and is kept between runs.
 export MINDSPEED_MS_CACHE="${MINDSPEED_MS_CACHE:-$ROOT/.venv/cache}"
@@ -34,7 +34,7 @@ if [ $# -eq 0 ]; then
     step "mypy on the rooms that import no MindSpore"
     "$PYTHON" -m mypy mindspeed_ms/{errors,log,paths}.py mindspeed_ms/{config,text,weights,data,checkpoint,report,cli} \
         mindspeed_ms/train/{metrics,events,environment,schedule,loss_scale,lock,memory}.py \
-        mindspeed_ms/ops/native mindspeed_ms/serving
+        mindspeed_ms/ops/native mindspeed_ms/serving mindspeed_ms/parallel/{topology,plan}
 
     step "native kernels under the address and undefined-behaviour sanitizers"
     "$PYTHON" -m mindspeed_ms.ops.native.selftest
