@@ -1,0 +1,159 @@
+"""How fast each kind of link is and what each accelerator can do: one table, every figure with its source.
+
+No figure here is a promise of the vendor. Measure with hccl_test and put your own in their place: `links:` of a
+topology's YAML, or `--link HCCS=19.4GB/s,2us` on the command line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from mindspeed_ms.errors import ConfigError
+from mindspeed_ms.parallel.topology.cluster import Accelerator, Link
+
+# The words of `npu-smi info -t topo`, and beside them what joins servers and the cores of a CPU.
+FAST = ("SIO", "UB", "HCCS_SW", "HCCS", "XLink")  # wires between devices, not those to the host
+HOST = ("PIX", "PXB", "PHB", "SYS", "NA")  # from near to far
+KINDS = (*FAST, *HOST)
+NETWORK = ("ROCE", "SHM")
+
+_HIXL = "hixl benchmarks/A{}_benchmark_performance.md: measured device to device, {}"
+_MSPROF = "reference bandwidth that msprof's advice is built on, of the time of the 910A (HCCS 18, RDMA 12.5, PCIe 20)"
+_GUESS = "assumed: no figure was found; measure it"
+_PCIE = f"PCIe: {_MSPROF}; latency {_GUESS}"
+_FAR = "assumed: half of PCIe's 20 GB/s, since a message passes two roots and the link between processors; measure it"
+
+# Bytes a second, seconds, whether all such links of a device share one port, source.
+_Row = tuple[float, float, bool, str]
+_ANY: dict[str, _Row] = {
+    "SIO": (224e9, 1e-6, False, "gitcode Ascend/msmodeling configuration of A3; latency " + _GUESS),
+    "UB": (196e9, 2e-6, True, "taken as HCCS_SW of A3 by msmodeling, for want of a figure; measure it"),
+    "HCCS_SW": (150e9, 2e-6, True, _HIXL.format(3, "read, blocks of 1 to 8 MB fitted; npu-smi calls it a switch")),
+    "HCCS": (19.4e9, 2e-6, False, _HIXL.format(2, "8 MB; the wire has 4 lanes of 56 Gbit/s, 28 GB/s (npu-smi source)")),
+    "XLink": (19.4e9, 2e-6, False, "taken as HCCS of the 910B, for want of a figure; measure it"),
+    "PIX": (20e9, 5e-6, True, _PCIE),
+    "PXB": (20e9, 5e-6, True, _PCIE),
+    "PHB": (20e9, 5e-6, True, _PCIE),
+    "SYS": (10e9, 1e-5, True, _FAR),
+    "NA": (10e9, 1e-5, True, "npu-smi does not know the relation; taken as SYS, the farthest it has a word for"),
+    "ROCE": (22.6e9, 1e-5, True, _HIXL.format(2, "RDMA over a 200 GbE port; latency " + _GUESS)),
+    "SHM": (10e9, 1e-6, True, "memory of one host, between its processes; " + _GUESS),
+}
+# Where a word means something else on one family.
+_FAMILY: dict[str, dict[str, _Row]] = {
+    "910A": {
+        "HCCS": (
+            30e9,
+            2e-6,
+            False,
+            "Ascend 910: three HCCS ports of 240 Gbit/s (Hot Chips 31, 2019); msprof reckons with 18",
+        ),
+        "ROCE": (12.5e9, 1e-5, True, "one 100 GbE port a device; msprof's reference for RDMA"),
+    },
+    "CPU": {},
+}
+
+_GB = 1 << 30
+_HIAI = "hiascend.com product pages"
+ACCELERATORS: dict[str, Accelerator] = {
+    item.name: item
+    for item in (
+        Accelerator("910A", 32 * _GB, 256e12, 1.2e12, "Ascend 910: 256 TFLOPS float16 (Hot Chips 31), 32 GB HBM2"),
+        Accelerator("910B1", 64 * _GB, 414e12, 1.6e12, f"{_HIAI}; not official: 414 TFLOPS float16"),
+        Accelerator("910B2", 64 * _GB, 376e12, 1.6e12, "Atlas 800T A2: 3 PFLOPS float16 of 8"),
+        Accelerator("910B3", 64 * _GB, 313e12, 1.6e12, "Atlas 800T A2: 2.5 PFLOPS float16 of 8"),
+        Accelerator("910B4", 32 * _GB, 280e12, 0.8e12, "Atlas 800I A2: 2.24 PFLOPS float16 of 8, 32 GB, 800 GB/s"),
+        Accelerator("910C", 64 * _GB, 376e12, 1.6e12, "one die of two of an A3 NPU: 752 TFLOPS, 128 GB, 3.2 TB/s"),
+        Accelerator("CPU", 4 * _GB, 1e11, 2e10, "a share of a desktop's processor, for tests; assumed"),
+    )
+}
+
+_SPEED = re.compile(
+    r"(?P<number>\d+(?:\.\d*)?(?:e[+-]?\d+)?)\s*(?P<unit>[KMGT]?i?(?:B/s|bit/s|bps|B|b))", re.IGNORECASE
+)
+_TIME = re.compile(r"(?P<number>\d+(?:\.\d*)?(?:e[+-]?\d+)?)\s*(?P<unit>ns|us|µs|ms|s)")
+_PREFIX = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def link_table(accelerator: str = "") -> dict[str, Link]:
+    """Every kind of link, as the named accelerator has it: kind → Link (bytes/s, seconds)."""
+    rows = {**_ANY, **_FAMILY.get(family(accelerator), {})}
+    return {kind: Link(kind, *row) for kind, row in rows.items()}
+
+
+def family(accelerator: str) -> str:
+    """910A, 910B, 910C or CPU for an accelerator's name; the name itself for one that is not in the table."""
+    return "910B" if accelerator.startswith("910B") else accelerator
+
+
+def accelerator(name: str) -> Accelerator:
+    """The accelerator of that name, with or without "Ascend" before it. Raises ConfigError for an unknown one."""
+    short = re.sub(r"(?i)^ascend[ _-]*", "", name.strip()).upper()
+    short = {"910": "910A", "910PREMIUMA": "910A", "910PROA": "910A", "910PROB": "910A", "910B": "910B3"}.get(
+        short, short
+    )
+    short = "910C" if re.fullmatch(r"910_9[0-9A-Z]+|A3", short) else short
+    if short not in ACCELERATORS:
+        raise ConfigError(
+            f"accelerator {name!r}: expected one of {', '.join(ACCELERATORS)}, or give its figures in a YAML"
+        )
+    return ACCELERATORS[short]
+
+
+def parse_speed(text: str, where: str) -> float:
+    """Bytes a second of a text such as 56GB/s or 200Gbit/s. Raises ConfigError."""
+    found = _SPEED.fullmatch(text.strip())
+    value = 0.0
+    if found:
+        unit = found["unit"]
+        prefix = unit[0].upper() if unit[0].upper() in "KMGT" else ""
+        bits = "bit" in unit.lower() or "bps" in unit.lower() or unit.rstrip("/s")[-1] == "b"
+        binary = unit[1:2].lower() == "i" and unit[2:3].lower() == "b" and unit[1:4].lower() != "bit"
+        scale = 1024.0 ** "KMGT".index(prefix) * 1024 if binary and prefix else _PREFIX[prefix]
+        value = float(found["number"]) * scale / (8 if bits else 1)
+    if not 1e3 <= value <= 1e16:
+        raise ConfigError(f"{where}: {text!r} is no speed of a link; expected such as 56GB/s or 200Gbit/s")
+    return value
+
+
+def parse_time(text: str, where: str) -> float:
+    """Seconds of a text such as 5us. Raises ConfigError."""
+    found = _TIME.fullmatch(text.strip())
+    value = float(found["number"]) * _SECONDS[found["unit"]] if found else -1.0
+    if not 0 <= value <= 10:
+        raise ConfigError(f"{where}: {text!r} is no latency; expected such as 5us, from 0 to 10 s")
+    return value
+
+
+def parse_link(text: str, where: str = "--link") -> tuple[str, float, float | None]:
+    """Kind, bytes/s and seconds (None: as it was) of a text such as HCCS=56GB/s,5us. Raises ConfigError."""
+    kind, equals, rest = text.partition("=")
+    speed, comma, latency = rest.partition(",")
+    if not equals or not kind.strip():
+        raise ConfigError(f"{where}: {text!r} is not KIND=SPEED[,LATENCY]; expected such as HCCS=56GB/s,5us")
+    name = known_kind(kind.strip(), where)
+    return name, parse_speed(speed, where), parse_time(latency, where) if comma else None
+
+
+def known_kind(word: str, where: str) -> str:
+    """The kind that a word means, whatever its capitals. Raises ConfigError with the known ones."""
+    for kind in (*KINDS, *NETWORK):
+        if kind.lower() == word.lower():
+            return kind
+    raise ConfigError(f"{where}: {word!r} is no kind of link; known are {', '.join((*KINDS, *NETWORK))}")
+
+
+def override(
+    table: Mapping[str, Link], given: Iterable[tuple[str, float, float | None]], source: str
+) -> dict[str, Link]:
+    """The table with other speeds: `given` holds kind, bytes/s and seconds, None keeping the latency."""
+    changed = dict(table)
+    for kind, bandwidth, latency in given:
+        old = changed[kind]
+        changed[kind] = replace(
+            old, bandwidth=bandwidth, latency=old.latency if latency is None else latency, source=source
+        )
+    return changed

@@ -1,0 +1,98 @@
+"""A cluster from whatever a user has: the name of a preset, a YAML, an `npu-smi` output or a rank table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from mindspeed_ms.errors import ConfigError
+from mindspeed_ms.parallel.topology import links as table
+from mindspeed_ms.parallel.topology.cluster import Cluster, Server
+from mindspeed_ms.parallel.topology.npu_smi import read_topology
+from mindspeed_ms.parallel.topology.presets import preset_names, preset_path, read_yaml
+from mindspeed_ms.paths import read_regular
+
+_MAX_BYTES = 64 << 20
+_MOST_DEVICES = 1 << 20
+
+
+def load_cluster(
+    spec: str | Path,
+    servers: int | None = None,
+    links: Iterable[tuple[str, float, float | None]] = (),
+    accelerator: str | None = None,
+) -> Cluster:
+    """The cluster that `spec` names, of `servers` machines of its kind.
+
+    `spec` is the name of a preset (910a, 910b, a3-pod, …), or the path of a YAML, of what `npu-smi info -t topo`
+    printed, or of a rank table. `links` puts other speeds in the place of the table's: kind, bytes/s and seconds, of
+    `links.parse_link`. `accelerator` names the devices where the file does not. Raises ConfigError.
+    """
+    if servers is not None and not 1 <= servers <= 1 << 16:
+        raise ConfigError(f"servers is {servers}; expected a number from 1 to {1 << 16}")
+    cluster = _read(str(spec), servers, accelerator)
+    given = list(links)
+    return replace(cluster, links=table.override(cluster.links, given, "given by the user")) if given else cluster
+
+
+def _read(spec: str, servers: int | None, accelerator: str | None) -> Cluster:
+    path = Path(spec)
+    is_preset = spec in preset_names()
+    if is_preset or path.suffix.lower() in (".yaml", ".yml"):
+        cluster = read_yaml(preset_path(spec) if is_preset else path, servers)
+        return _of(cluster, accelerator) if accelerator else cluster
+    text = _text(path, spec)
+    if _is_rank_table(text):
+        return _from_rank_table(text, spec, servers, accelerator)
+    server = read_topology(text, spec, path.stem[:64] or "server")
+    return _equal(server, servers or 1, accelerator or guess_accelerator(server), spec)
+
+
+def _text(path: Path, spec: str) -> str:
+    try:
+        return read_regular(path, _MAX_BYTES).decode("utf-8-sig", "replace")
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError(f"{spec}: neither a file nor a preset; the presets are {', '.join(preset_names())}") from None
+    except (OSError, ValueError) as error:  # ValueError: a name with a null byte
+        problem = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{spec[:200]!r}: cannot be read: {problem}") from None
+
+
+def _is_rank_table(text: str) -> bool:
+    return '"server_list"' in text or '"group_list"' in text or text.lstrip().startswith("{")
+
+
+def _equal(server: Server, count: int, accelerator: str, where: str) -> Cluster:
+    """`count` machines like one that was read."""
+    if count * len(server.devices) > _MOST_DEVICES:
+        raise ConfigError(
+            f"{where}: {count} servers of {len(server.devices)} devices; expected at most {_MOST_DEVICES}"
+        )
+    device = table.accelerator(accelerator)
+    return Cluster(server.name, (server,) * count, table.link_table(device.name), device)
+
+
+def _of(cluster: Cluster, accelerator: str) -> Cluster:
+    """The cluster with other devices in it; speeds that the YAML gave stay."""
+    device, was = table.accelerator(accelerator), table.link_table(cluster.accelerator.name)
+    now = table.link_table(device.name)
+    kept = {kind: link for kind, link in cluster.links.items() if was.get(kind) != link}
+    return replace(cluster, accelerator=device, links={**now, **kept})
+
+
+def guess_accelerator(server: Server) -> str:
+    """The kind of device that a server most likely holds, from its links alone: npu-smi's matrix does not name it.
+
+    SIO or HCCS_SW is an A3; a device with exactly three HCCS links a 910A, which has three ports; all else a 910B.
+    """
+    words = {word for row in server.kinds for word in row}
+    if words & {"SIO", "HCCS_SW"}:
+        return "910C"
+    if len(server.devices) > 4 and all(row.count("HCCS") == 3 for row in server.kinds):
+        return "910A"
+    return "910B3"
+
+
+def _from_rank_table(text: str, spec: str, servers: int | None, accelerator: str | None) -> Cluster:
+    raise ConfigError(f"{spec}: a rank table; it cannot be read yet")
