@@ -6,6 +6,7 @@ rank = ((stage · data + d) · context + c) · tensor + t. An expert group is `e
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,11 +29,15 @@ class Settings:
     micro_batches: int = 1  # forward passes of one replica in a step: global batch = data · micro_batch · micro_batches
     zero: int = 0  # 0 none, 1 optimizer state, 2 and gradients, 3 and parameters, spread over the data dimension
     sequence_parallel: bool = False  # norms and dropout split along the sequence by the tensor group
-    recompute: Recompute = "none"  # selective: attention alone (Korthikanti et al. 2022); full: whole layers
+    # selective: what is cheap to compute again: the attention matrices (Korthikanti et al. 2022) or, with flash
+    # attention, which keeps none, the output of the gated activation; full: whole layers
+    recompute: Recompute = "none"
     recompute_layers: tuple[int, ...] | None = None  # with full: how many layers of each stage; None: all
     schedule: Schedule = "1f1b"
     virtual: int = 1  # model chunks of a stage (interleaved)
-    layers: tuple[int, ...] = ()  # layers of each chunk, chunk-major: stage s holds chunks s, s + pipeline, …; empty: even
+    layers: tuple[
+        int, ...
+    ] = ()  # layers of each chunk, chunk-major: stage s holds chunks s, s + pipeline, …; empty: even
 
     @property
     def devices(self) -> int:
@@ -43,6 +48,21 @@ class Settings:
     def global_batch(self) -> int:
         """Sequences of one step."""
         return self.data * self.micro_batch * self.micro_batches
+
+    def chunks(self, layers: int) -> tuple[tuple[int, int], ...]:
+        """First layer, and the one after the last, of each chunk, in the order of the computation.
+
+        Chunk c runs on stage c % pipeline. Without `layers`, what an even split leaves over goes to the first chunks.
+        """
+        count = self.pipeline * self.virtual
+        share, rest = divmod(layers, count)
+        sizes = self.layers or tuple(share + (chunk < rest) for chunk in range(count))
+        bounds = [0, *itertools.accumulate(sizes)]
+        return tuple(itertools.pairwise(bounds))
+
+    def stage_chunks(self, layers: int, stage: int) -> tuple[tuple[int, int], ...]:
+        """The chunks, as `chunks` gives them, that one stage runs."""
+        return self.chunks(layers)[stage :: self.pipeline]
 
 
 @dataclass(frozen=True)
@@ -56,3 +76,7 @@ class Job:
     master_bytes: int = 4  # the optimizer's float32 weights; 0 where the weights are those
     moment_bytes: int = 8  # both moments of AdamW
     activation_bytes: int = 2
+    flash_attention: bool = True  # else the matrices of attention, heads · seq numbers a token, are kept for backward
+    dropout: bool = False  # after attention's softmax, attention and the feed-forward part, as in GPT-3
+    fused: bool = True  # the gated activation is one operator; else its inner product is kept for backward too
+    buffer_bytes: int = 200 << 20  # HCCL_BUFFSIZE: each group of ranks takes two
