@@ -1,0 +1,386 @@
+"""How long one training step takes: computation, communication that nothing hides, bubbles and the optimizer.
+
+Tensor, expert and context communication lies inside a micro-batch and counts in full (context: what attention does not
+hide). Stages then run by their schedule; the gradients of the last micro-batch are reduced behind its backward pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+from mindspeed_ms.parallel.plan import compute, overlap, pipeline_schedule
+from mindspeed_ms.parallel.plan.compute import PieceTime, Split
+from mindspeed_ms.parallel.plan.efficiency import Efficiency, efficiency_of
+from mindspeed_ms.parallel.plan.model import ModelShape
+from mindspeed_ms.parallel.plan.rank_groups import Order, group_shapes
+from mindspeed_ms.parallel.plan.settings import Job, Settings
+from mindspeed_ms.parallel.topology.cluster import Cluster
+from mindspeed_ms.parallel.topology.collectives import best_of_shape
+from mindspeed_ms.parallel.topology.hierarchy import GroupShape
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of one step on the critical path, and what they consist of.
+
+    Parts are those of the busiest stage; they, the exposed communication, the bubble and the optimizer add up to
+    `total`. `hidden` runs beside computation and costs nothing.
+    """
+
+    total: float
+    forward: float
+    backward: float
+    recompute: float
+    tensor: float
+    context: float
+    expert: float
+    pipeline: float  # sending between stages, as far as a stage waits for it
+    data: float  # gradients and ZeRO, not hidden
+    hidden: float  # gradients, ZeRO and ring attention behind computation
+    bubble: float
+    optimizer: float
+    tokens: int
+    devices: int
+    model_flops: float
+    peak_flops: float
+    schedule: tuple = field(default=(), repr=False, compare=False)
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Seconds by name; their sum is `total`."""
+        names = ("forward", "backward", "recompute", "tensor", "context", "expert", "pipeline", "data", "bubble")
+        return {name: getattr(self, name) for name in (*names, "optimizer")}
+
+    @property
+    def bubble_share(self) -> float:
+        """The bubble as a share of the whole step."""
+        return self.bubble / self.total
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens of the whole job in a second."""
+        return self.tokens / self.total
+
+    @property
+    def flops_utilization(self) -> float:
+        """Model operations (no recompute) as a share of what the devices could do in that time (MFU)."""
+        return self.model_flops / (self.total * self.devices * self.peak_flops)
+
+    @cached_property
+    def timeline(self) -> list[pipeline_schedule.Event]:
+        """Every micro-batch on every stage, for a picture."""
+        return pipeline_schedule.events(*self.schedule)
+
+
+def _worst(operation: str, shapes: tuple[GroupShape, ...], nbytes: float) -> float:
+    if not shapes or nbytes <= 0:
+        return 0.0
+    return max(best_of_shape(operation, shape, nbytes).seconds for shape in shapes)
+
+
+@lru_cache(maxsize=1 << 12)
+def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:
+    """Layers of each chunk when they are spread evenly; the first chunks take one more where it does not divide."""
+    each, rest = divmod(layers, chunks)
+    return tuple(each + (chunk < rest) for chunk in range(chunks))
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One layer and micro-batch: computation, and communication of its forward pass and of its backward pass."""
+
+    time: PieceTime
+    tensor: float
+    context: float
+    context_back: float
+    expert: float
+    hidden: float
+
+
+def _layer(
+    shape: ModelShape, settings: Settings, cluster: Cluster, job: Job, moe: bool, rate: Efficiency, order: Order
+) -> _Layer:
+    split = Split(settings.tensor, settings.context, settings.expert, settings.sequence_parallel)
+    time = compute.layer_time(shape, job.seq, settings.micro_batch, moe, split, cluster.accelerator, rate)
+    tokens = settings.micro_batch * job.seq / settings.context
+    hidden_bytes = tokens * shape.hidden * job.activation_bytes
+    tensor = 0.0
+    if settings.tensor > 1:
+        groups = group_shapes(cluster, settings, "tensor", order)
+        if settings.sequence_parallel:
+            tensor = 2 * (_worst("all_gather", groups, hidden_bytes) + _worst("reduce_scatter", groups, hidden_bytes))
+        else:
+            tensor = 2 * _worst("all_reduce", groups, hidden_bytes)
+    context, back, behind = _ring_attention(shape, settings, cluster, job, time.attention, order)
+    expert = 0.0
+    if moe and settings.expert > 1:
+        groups = group_shapes(cluster, settings, "expert", order)
+        cut = settings.tensor if settings.sequence_parallel else 1
+        expert = 2 * _worst("all_to_all", groups, shape.top_k * hidden_bytes / cut)
+    return _Layer(time, tensor, context, back, expert, behind)
+
+
+def _ring_attention(
+    shape: ModelShape, settings: Settings, cluster: Cluster, job: Job, attention: float, order: Order
+) -> tuple[float, float, float]:
+    """Seconds forward and backward that attention waits for keys and values, and what it hides (Liu et al. 2023).
+
+    Each of context - 1 steps sends keys and values on while the block at hand is computed; backward sends their
+    gradients, too.
+    """
+    if settings.context == 1:
+        return 0.0, 0.0, 0.0
+    groups = group_shapes(cluster, settings, "context", order)
+    tokens = settings.micro_batch * job.seq / settings.context
+    width = 2 * shape.kv_heads * shape.head_dim
+    if shape.kv_lora_rank:
+        width = shape.heads * (shape.head_dim + shape.rope_dim + shape.v_head_dim)
+    block = tokens * width * job.activation_bytes / min(settings.tensor, max(shape.kv_heads, 1))
+    once, twice = _worst("send", groups, block), _worst("send", groups, 2 * block)
+    steps, slice_ = settings.context - 1, attention / settings.context
+    forward = steps * max(0.0, once - slice_)
+    backward = steps * max(0.0, twice - slice_ * compute.ATTENTION_BACKWARD)
+    return forward, backward, steps * (once + twice) - forward - backward
+
+
+@dataclass
+class _Chunk:
+    """Seconds of one virtual stage for one micro-batch, by what they are spent on."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+    recompute: float = 0.0
+    tensor: float = 0.0
+    context: float = 0.0
+    expert: float = 0.0
+    hidden: float = 0.0
+    ahead: float = 0.0  # all of forward, with communication
+    back: float = 0.0  # all of backward, with recompute and communication
+
+    def add(self, layer: _Layer, count: float, again: str) -> None:
+        """Add so many layers; `again`: what backward computes a second time."""
+        time = layer.time
+        talk = layer.tensor + layer.context + layer.expert
+        repeat = time.forward if again == "full" else time.attention if again == "selective" else 0.0
+        repeated = 1 if again == "full" else 0
+        self.forward += count * time.forward
+        self.backward += count * time.backward
+        self.recompute += count * repeat
+        self.tensor += count * layer.tensor * (2 + repeated)
+        self.context += count * (layer.context * (1 + repeated) + layer.context_back)
+        self.expert += count * layer.expert * (2 + repeated)
+        self.hidden += count * layer.hidden
+        self.ahead += count * (time.forward + talk)
+        self.back += count * (
+            time.backward + repeat + talk - layer.context + layer.context_back + (talk if repeated else 0.0)
+        )
+
+    def add_piece(self, time: PieceTime, tensor: float) -> None:
+        """Add the embedding or the head, with a tensor communication each way."""
+        self.forward += time.forward
+        self.backward += time.backward
+        self.tensor += 2 * tensor
+        self.ahead += time.forward + tensor
+        self.back += time.backward + tensor
+
+
+def _chunks(
+    shape: ModelShape, settings: Settings, cluster: Cluster, job: Job, rate: Efficiency, order: Order
+) -> list[_Chunk]:
+    stages = settings.pipeline
+    layers = settings.layers or chunk_layers(shape.layers, stages * settings.virtual)
+    kinds = [False] if not shape.experts else [True] if not shape.dense_layers else [False, True]
+    kind = {moe: _layer(shape, settings, cluster, job, moe, rate, order) for moe in kinds}
+    repeated = _repeated(settings, layers)
+    chunks = []
+    first = 0
+    for index, count in enumerate(layers):
+        chunk = _Chunk()
+        dense = min(count, max(0, shape.dense_layers - first)) if shape.experts else count
+        for moe, number in ((False, dense), (True, count - dense)):
+            if number:
+                again = number * repeated[index] / count
+                if settings.recompute == "full":
+                    chunk.add(kind[moe], again, "full")
+                    chunk.add(kind[moe], number - again, "none")
+                else:
+                    chunk.add(kind[moe], number, settings.recompute)
+        chunks.append(chunk)
+        first += count
+    split = Split(settings.tensor, settings.context, settings.expert, settings.sequence_parallel)
+    args = (shape, job.seq, settings.micro_batch, split, cluster.accelerator, rate)
+    groups = group_shapes(cluster, settings, "tensor", order)
+    tokens = settings.micro_batch * job.seq / settings.context
+    once = _worst("all_reduce", groups, tokens * shape.hidden * job.activation_bytes)
+    chunks[0].add_piece(compute.embedding_time(*args), once / 2)
+    chunks[-1].add_piece(compute.head_time(*args), once / 2)
+    return chunks
+
+
+def _repeated(settings: Settings, layers: tuple[int, ...]) -> list[float]:
+    """How many layers of each chunk are computed again."""
+    if settings.recompute != "full":
+        return [0.0] * len(layers)
+    if settings.recompute_layers is None:
+        return [float(count) for count in layers]
+    stages = settings.pipeline
+    held = [sum(layers[stage::stages]) for stage in range(stages)]
+    return [
+        min(1.0, settings.recompute_layers[index % stages] / (held[index % stages] or 1)) * count
+        for index, count in enumerate(layers)
+    ]
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Parameters on one device of one stage."""
+
+    dense: float
+    expert: float
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.dense + self.expert
+
+
+@lru_cache(maxsize=1 << 14)
+def _stage_weights(
+    shape: ModelShape, stages: int, tensor: int, expert: int, layers: tuple[int, ...]
+) -> tuple[_Weights, ...]:
+    found = []
+    starts = [sum(layers[:index]) for index in range(len(layers))]
+    common = compute.attention_weights(shape)
+    for stage in range(stages):
+        dense = expert_part = 0.0
+        for index in range(stage, len(layers), stages):
+            for layer in range(starts[index], starts[index] + layers[index]):
+                if compute.is_moe(shape, layer):
+                    experts = shape.experts * compute.expert_weights(shape)
+                    chosen = shape.top_k * compute.expert_weights(shape)
+                    dense += common + compute.mlp_weights(shape, True) - chosen
+                    expert_part += experts / expert
+                else:
+                    dense += common + compute.mlp_weights(shape, False)
+        vocabulary = shape.hidden * shape.vocab
+        dense += vocabulary * ((stage == 0) + (stage == stages - 1 and not (shape.tied and stages == 1)))
+        found.append(_Weights(dense / tensor, expert_part / tensor))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Data:
+    """Seconds of gradient and ZeRO communication of one stage."""
+
+    tail: float  # after the last backward pass, and before the first forward pass
+    each: float  # of every micro-batch, where its computation is too short to hide it
+    hidden: float
+
+
+def _data(
+    settings: Settings, cluster: Cluster, job: Job, weights: _Weights, chunk: tuple[float, float, int], order: Order
+) -> _Data:
+    """chunk: seconds forward and backward of one micro-batch on this stage, and its layers."""
+    ahead, back, layers = chunk
+    dense = group_shapes(cluster, settings, "data", order)
+    expert = group_shapes(cluster, settings, "expert_data", order)
+    if not dense and not expert:
+        return _Data(0.0, 0.0, 0.0)
+    total = weights.total
+    part = weights.dense / total
+
+    def both(operation: str, nbytes: float) -> float:
+        seconds = _worst(operation, dense, nbytes * part)
+        return seconds + _worst(operation, expert, nbytes * (1 - part)) if weights.expert else seconds
+
+    layers = max(layers, 1)
+    reduction = "reduce_scatter" if settings.zero else "all_reduce"
+    gradients = [total * job.gradient_bytes / layers] * layers
+    _, last = overlap.best_bucket([back / layers] * layers, gradients, lambda nbytes: both(reduction, nbytes))
+    tail, spent, each = last.exposed, last.communication, 0.0
+    if settings.zero:
+        values = [total * job.weight_bytes / layers] * layers
+        _, gathered = overlap.best_bucket([ahead / layers] * layers, values, lambda nbytes: both("all_gather", nbytes))
+        tail += gathered.exposed
+        spent += gathered.communication
+        later = settings.micro_batches - 1
+        if settings.zero >= 2:
+            again = gathered.communication if settings.zero == 3 else 0.0
+            wait = max(0.0, last.communication + again - back) + max(0.0, again - ahead)
+            each = wait
+            spent += later * (last.communication + 2 * again) + again
+            tail += max(0.0, again - back)
+    return _Data(tail, each, max(0.0, spent - tail - each * (settings.micro_batches - 1)))
+
+
+def step_time(
+    shape: ModelShape,
+    settings: Settings,
+    cluster: Cluster,
+    job: Job,
+    memory: object = None,
+    *,
+    order: Order = None,
+    rate: Efficiency | None = None,
+) -> StepTime:
+    """Predict one step of `settings.micro_batches` micro-batches of each replica.
+
+    order: slot of each rank; None: rank and slot are the same. rate: shares of the peak; None: those of the accelerator.
+    `memory` is not needed; a caller may pass what it has. Settings are taken as valid (`rules.validate`).
+    """
+    rate = rate or efficiency_of(cluster.accelerator.name)
+    stages, count = settings.pipeline, settings.micro_batches
+    chunks = _chunks(shape, settings, cluster, job, rate, order)
+    layers = settings.layers or chunk_layers(shape.layers, stages * settings.virtual)
+    weights = _stage_weights(shape, stages, settings.tensor, settings.expert, layers)
+    data = []
+    for stage in range(stages):
+        own = chunks[stage::stages]
+        sums = sum(chunk.ahead for chunk in own), sum(chunk.back for chunk in own), sum(layers[stage::stages])
+        data.append(_data(settings, cluster, job, weights[stage], sums, order))
+    forward = tuple(chunk.ahead for chunk in chunks)
+    backward = tuple(chunk.back + data[i % stages].each / settings.virtual for i, chunk in enumerate(chunks))
+    transfer = _transfer(shape, settings, cluster, job, order)
+    run = pipeline_schedule.span(settings.schedule, stages, count, forward, backward, transfer)
+    still = pipeline_schedule.span(settings.schedule, stages, count, forward, backward) if transfer else run
+    bytes_of = (job.gradient_bytes, job.master_bytes, job.moment_bytes, job.weight_bytes)
+    spread = settings.data if settings.zero else 1
+    optimizer = max(
+        compute.optimizer_time(held.total / spread, cluster.accelerator, rate, bytes_of) for held in weights
+    )
+    ends = [end + piece.tail for end, piece in zip(run.ends, data, strict=True)]
+    last = max(ends)
+    busiest = max(range(stages), key=lambda stage: sum(forward[stage::stages]) + sum(backward[stage::stages]))
+    own = chunks[busiest::stages]
+    busy = {
+        name: count * sum(getattr(chunk, name) for chunk in own)
+        for name in ("forward", "backward", "recompute", "tensor", "context", "expert")
+    }
+    waiting = count * data[busiest].each
+    sent = run.seconds - still.seconds
+    hidden = data[busiest].hidden + count * sum(chunk.hidden for chunk in own)
+    return StepTime(
+        total=last + optimizer,
+        **busy,
+        pipeline=sent,
+        data=waiting + last - run.seconds,
+        hidden=hidden,
+        bubble=max(0.0, still.seconds - sum(busy.values()) - waiting),
+        optimizer=optimizer,
+        tokens=settings.global_batch * job.seq,
+        devices=settings.devices,
+        model_flops=settings.global_batch * job.seq * compute.model_flops(shape, job.seq),
+        peak_flops=cluster.accelerator.peak_flops,
+        schedule=(settings.schedule, stages, count, forward, backward, transfer),
+    )
+
+
+def _transfer(shape: ModelShape, settings: Settings, cluster: Cluster, job: Job, order: Order) -> float:
+    """Seconds from the end of a stage's work to the begin of the next one's."""
+    if settings.pipeline == 1:
+        return 0.0
+    nbytes = settings.micro_batch * job.seq / settings.context * shape.hidden * job.activation_bytes
+    if settings.sequence_parallel:
+        nbytes /= settings.tensor
+    return _worst("send", group_shapes(cluster, settings, "pipeline", order), nbytes)
