@@ -12,6 +12,7 @@ from typing import Protocol
 
 from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.parallel.topology.cluster import Cluster
+from mindspeed_ms.parallel.topology.rings import components
 
 DIMENSIONS = ("tensor", "context", "expert", "data", "pipeline")
 Groups = dict[str, tuple[tuple[int, ...], ...]]
@@ -122,8 +123,6 @@ class _Block:
 
 def _places(cluster: Cluster) -> list[_Block]:
     """Every slot as a block of its own, in an order that follows pods, servers and rings."""
-    from mindspeed_ms.parallel.topology.rings import components
-
     pod_of = {server: number for number, servers in enumerate(cluster.pods) for server in servers}
     blocks, start = [], 0
     shapes: dict[int, list[tuple[tuple[int, ...], int]]] = {}

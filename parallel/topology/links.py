@@ -25,6 +25,7 @@ _GUESS = "assumed: no figure was found; measure it"
 _PCIE = f"PCIe: {_MSPROF}; latency {_GUESS}"
 _FAR = "assumed: half of PCIe's 20 GB/s, since a message passes two roots and the link between processors; measure it"
 
+Change = tuple[str, float, float | None]  # kind, bytes a second, seconds; None keeps the latency
 # Bytes a second, seconds, whether all such links of a device share one port, source.
 _Row = tuple[float, float, bool, str]
 _ANY: dict[str, _Row] = {
@@ -44,12 +45,7 @@ _ANY: dict[str, _Row] = {
 # Where a word means something else on one family.
 _FAMILY: dict[str, dict[str, _Row]] = {
     "910A": {
-        "HCCS": (
-            30e9,
-            2e-6,
-            False,
-            "Ascend 910: three HCCS ports of 240 Gbit/s (Hot Chips 31, 2019); msprof reckons with 18",
-        ),
+        "HCCS": (30e9, 2e-6, False, "three HCCS ports of 240 Gbit/s (Huawei at Hot Chips 31); msprof reckons with 18"),
         "ROCE": (12.5e9, 1e-5, True, "one 100 GbE port a device; msprof's reference for RDMA"),
     },
     "CPU": {},
@@ -70,11 +66,9 @@ ACCELERATORS: dict[str, Accelerator] = {
     )
 }
 
-_SPEED = re.compile(
-    r"(?P<number>\d+(?:\.\d*)?(?:e[+-]?\d+)?)\s*(?P<unit>[KMGT]?i?(?:B/s|bit/s|bps|B|b))", re.IGNORECASE
-)
-_TIME = re.compile(r"(?P<number>\d+(?:\.\d*)?(?:e[+-]?\d+)?)\s*(?P<unit>ns|us|µs|ms|s)")
-_PREFIX = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_NUMBER = r"(?P<number>\d{1,30}(?:\.\d{0,30})?(?:e[+-]?\d{1,3})?)"
+_SPEED = re.compile(_NUMBER + r"\s*(?P<prefix>[KMGT]?)(?P<binary>i?)(?P<unit>B/s|Bps|bit/s|bps|b/s|B)", re.ASCII)
+_TIME = re.compile(_NUMBER + r"\s*(?P<unit>ns|us|µs|ms|s)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
@@ -92,14 +86,12 @@ def family(accelerator: str) -> str:
 def accelerator(name: str) -> Accelerator:
     """The accelerator of that name, with or without "Ascend" before it. Raises ConfigError for an unknown one."""
     short = re.sub(r"(?i)^ascend[ _-]*", "", name.strip()).upper()
-    short = {"910": "910A", "910PREMIUMA": "910A", "910PROA": "910A", "910PROB": "910A", "910B": "910B3"}.get(
-        short, short
-    )
+    short = "910A" if re.fullmatch(r"910(PRO|PREMIUM)?[AB]?", short) and short != "910B" else short
     short = "910C" if re.fullmatch(r"910_9[0-9A-Z]+|A3", short) else short
+    short = {"910B": "910B3", "910B2C": "910B2", "910B4-1": "910B4"}.get(short, short)
     if short not in ACCELERATORS:
-        raise ConfigError(
-            f"accelerator {name!r}: expected one of {', '.join(ACCELERATORS)}, or give its figures in a YAML"
-        )
+        known = ", ".join(ACCELERATORS)
+        raise ConfigError(f"accelerator {name[:80]!r}: expected one of {known}, or give its figures in a YAML")
     return ACCELERATORS[short]
 
 
@@ -108,14 +100,11 @@ def parse_speed(text: str, where: str) -> float:
     found = _SPEED.fullmatch(text.strip())
     value = 0.0
     if found:
-        unit = found["unit"]
-        prefix = unit[0].upper() if unit[0].upper() in "KMGT" else ""
-        bits = "bit" in unit.lower() or "bps" in unit.lower() or unit.rstrip("/s")[-1] == "b"
-        binary = unit[1:2].lower() == "i" and unit[2:3].lower() == "b" and unit[1:4].lower() != "bit"
-        scale = 1024.0 ** "KMGT".index(prefix) * 1024 if binary and prefix else _PREFIX[prefix]
-        value = float(found["number"]) * scale / (8 if bits else 1)
+        power = " KMGT".index(found["prefix"] or " ")
+        scale = (1024.0 if found["binary"] else 1000.0) ** power
+        value = float(found["number"]) * scale / (8 if found["unit"].startswith("b") else 1)
     if not 1e3 <= value <= 1e16:
-        raise ConfigError(f"{where}: {text!r} is no speed of a link; expected such as 56GB/s or 200Gbit/s")
+        raise ConfigError(f"{where}: {text[:80]!r} is no speed of a link; expected such as 56GB/s or 200Gbit/s")
     return value
 
 
@@ -124,16 +113,16 @@ def parse_time(text: str, where: str) -> float:
     found = _TIME.fullmatch(text.strip())
     value = float(found["number"]) * _SECONDS[found["unit"]] if found else -1.0
     if not 0 <= value <= 10:
-        raise ConfigError(f"{where}: {text!r} is no latency; expected such as 5us, from 0 to 10 s")
+        raise ConfigError(f"{where}: {text[:80]!r} is no latency; expected such as 5us, from 0 to 10 s")
     return value
 
 
-def parse_link(text: str, where: str = "--link") -> tuple[str, float, float | None]:
+def parse_link(text: str, where: str = "--link") -> Change:
     """Kind, bytes/s and seconds (None: as it was) of a text such as HCCS=56GB/s,5us. Raises ConfigError."""
     kind, equals, rest = text.partition("=")
     speed, comma, latency = rest.partition(",")
     if not equals or not kind.strip():
-        raise ConfigError(f"{where}: {text!r} is not KIND=SPEED[,LATENCY]; expected such as HCCS=56GB/s,5us")
+        raise ConfigError(f"{where}: {text[:80]!r} is not KIND=SPEED[,LATENCY]; expected such as HCCS=56GB/s,5us")
     name = known_kind(kind.strip(), where)
     return name, parse_speed(speed, where), parse_time(latency, where) if comma else None
 
@@ -143,17 +132,14 @@ def known_kind(word: str, where: str) -> str:
     for kind in (*KINDS, *NETWORK):
         if kind.lower() == word.lower():
             return kind
-    raise ConfigError(f"{where}: {word!r} is no kind of link; known are {', '.join((*KINDS, *NETWORK))}")
+    raise ConfigError(f"{where}: {word[:80]!r} is no kind of link; known are {', '.join((*KINDS, *NETWORK))}")
 
 
-def override(
-    table: Mapping[str, Link], given: Iterable[tuple[str, float, float | None]], source: str
-) -> dict[str, Link]:
-    """The table with other speeds: `given` holds kind, bytes/s and seconds, None keeping the latency."""
+def override(table: Mapping[str, Link], given: Iterable[Change], source: str) -> dict[str, Link]:
+    """The table with other speeds, which `source` is to say the origin of."""
     changed = dict(table)
     for kind, bandwidth, latency in given:
         old = changed[kind]
-        changed[kind] = replace(
-            old, bandwidth=bandwidth, latency=old.latency if latency is None else latency, source=source
-        )
+        seconds = old.latency if latency is None else latency
+        changed[kind] = replace(old, bandwidth=bandwidth, latency=seconds, source=source)
     return changed

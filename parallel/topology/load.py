@@ -20,23 +20,25 @@ _MOST_DEVICES = 1 << 20
 def load_cluster(
     spec: str | Path,
     servers: int | None = None,
-    links: Iterable[tuple[str, float, float | None]] = (),
+    links: Iterable[table.Change] = (),
     accelerator: str | None = None,
+    like: str | None = None,
 ) -> Cluster:
     """The cluster that `spec` names, of `servers` machines of its kind.
 
     `spec` is the name of a preset (910a, 910b, a3-pod, …), or the path of a YAML, of what `npu-smi info -t topo`
     printed, or of a rank table. `links` puts other speeds in the place of the table's: kind, bytes/s and seconds, of
-    `links.parse_link`. `accelerator` names the devices where the file does not. Raises ConfigError.
+    `links.parse_link`. `accelerator` names the devices where the file does not, and `like` a preset or file whose
+    servers those of a rank table are like: it says nothing of links. Raises ConfigError.
     """
     if servers is not None and not 1 <= servers <= 1 << 16:
         raise ConfigError(f"servers is {servers}; expected a number from 1 to {1 << 16}")
-    cluster = _read(str(spec), servers, accelerator)
+    cluster = _read(str(spec), servers, accelerator, like)
     given = list(links)
     return replace(cluster, links=table.override(cluster.links, given, "given by the user")) if given else cluster
 
 
-def _read(spec: str, servers: int | None, accelerator: str | None) -> Cluster:
+def _read(spec: str, servers: int | None, accelerator: str | None, like: str | None) -> Cluster:
     path = Path(spec)
     is_preset = spec in preset_names()
     if is_preset or path.suffix.lower() in (".yaml", ".yml"):
@@ -44,7 +46,8 @@ def _read(spec: str, servers: int | None, accelerator: str | None) -> Cluster:
         return _of(cluster, accelerator) if accelerator else cluster
     text = _text(path, spec)
     if _is_rank_table(text):
-        return _from_rank_table(text, spec, servers, accelerator)
+        cluster = _from_rank_table(text, spec, servers, like)
+        return _of(cluster, accelerator) if accelerator else cluster
     server = read_topology(text, spec, path.stem[:64] or "server")
     return _equal(server, servers or 1, accelerator or guess_accelerator(server), spec)
 
@@ -94,5 +97,45 @@ def guess_accelerator(server: Server) -> str:
     return "910B3"
 
 
-def _from_rank_table(text: str, spec: str, servers: int | None, accelerator: str | None) -> Cluster:
-    raise ConfigError(f"{spec}: a rank table; it cannot be read yet")
+def _from_rank_table(text: str, spec: str, servers: int | None, like: str | None) -> Cluster:
+    """The devices of a rank table, joined as those of the same physical ids are in a server of `like`."""
+    from mindspeed_ms.parallel.topology.rank_table import read_rank_table
+
+    found = read_rank_table(text, spec)
+    if servers is not None and servers != len(found.servers):
+        raise ConfigError(
+            f"{spec}: the rank table has {len(found.servers)} servers, {servers} were asked for; leave it out"
+        )
+    highest = max((device.device_id for server in found.servers for device in server.devices), default=0)
+    model = like or ("a3-pod" if found.pods else "910b" if highest < 8 else "910b-box16")
+    if Path(model).suffix.lower() == ".json":
+        raise ConfigError(
+            f"{model}: a rank table does not say what joins the devices of another; give a preset or matrix"
+        )
+    kind = load_cluster(model)
+    machine = kind.servers[0]
+    index = {device: at for at, device in enumerate(machine.devices)}
+    shapes: dict[tuple[int, ...], Server] = {}  # equal machines share one shape, so that what is known of it is shared
+    machines = []
+    for server in found.servers:
+        devices = tuple(device.device_id for device in server.devices)
+        if unknown := [device for device in devices if device not in index]:
+            raise ConfigError(
+                f"{spec}: server {server.server_id} has a device {unknown[0]}, which servers of {model} do not have; "
+                "name a preset or a matrix that fits with --like"
+            )
+        if len(set(devices)) < len(devices):
+            raise ConfigError(f"{spec}: server {server.server_id} has a device twice; expected each device_id once")
+        shape = shapes.setdefault(devices, _part(machine, [index[device] for device in devices]))
+        machines.append(shape)
+    pods = found.pods
+    return replace(
+        kind, name=Path(spec).stem[:64], servers=tuple(machines), pods=pods, within_pod=kind.within_pod if pods else ""
+    )
+
+
+def _part(server: Server, members: list[int]) -> Server:
+    """Some devices of a server, by index."""
+    kinds = tuple(tuple(server.kinds[first][second] for second in members) for first in members)
+    affinity = tuple(server.affinity[at] for at in members) if server.affinity else ()
+    return Server(server.name, tuple(server.devices[at] for at in members), kinds, affinity)

@@ -41,6 +41,7 @@ def read_topology(text: str, where: str, name: str = "server") -> Server:
     header: list[str] | None = None
     numa = False
     rows: list[_Row] = []
+    cards: set[str] = set()
     for line in text.splitlines():
         tokens = _tokens(line)
         if columns := _header(tokens):
@@ -51,9 +52,11 @@ def read_topology(text: str, where: str, name: str = "server") -> Server:
             header, numa = columns, "numa" in line.lower()
         elif row := _row(tokens):
             rows.append(row)
+        elif len(tokens) > 1 and _CARD.fullmatch(tokens[0]) and tokens[1].lower() in _WORDS:
+            cards.add(tokens[0])
     if not rows:
         raise ConfigError(f"{where}: {_why_none(text)}")
-    return _server(rows, header, numa, where, name)
+    return _server(rows, _columns(rows, header, len(cards), where), numa, where, name)
 
 
 def _tokens(line: str) -> list[str]:
@@ -111,14 +114,7 @@ def _why_none(text: str) -> str:
     return f"expected the matrix that `npu-smi info -t topo` prints, found no row of a device{shown}"
 
 
-def _server(rows: list[_Row], header: list[str] | None, numa: bool, where: str, name: str) -> Server:
-    devices = [row.device for row in rows]
-    if len(devices) > _MOST_DEVICES:
-        raise ConfigError(f"{where}: {len(devices)} rows of devices; expected those of one server")
-    for row in rows:
-        if devices.count(row.device) > 1:
-            raise ConfigError(f"{where}: {row.label} has more than one row; give the output of one server")
-    columns = _columns(rows, header, where)
+def _server(rows: list[_Row], columns: list[int | None], numa: bool, where: str, name: str) -> Server:
     found: dict[int, dict[int, str]] = {}
     cores: dict[int, tuple[int, ...]] = {}
     for row in rows:
@@ -131,12 +127,16 @@ def _server(rows: list[_Row], header: list[str] | None, numa: bool, where: str, 
     return Server(name, tuple(order), kinds, affinity if any(affinity) else ())
 
 
-def _columns(rows: list[_Row], header: list[str] | None, where: str) -> list[int | None]:
-    """The device of each column, None for a network card; without a header, the devices in the order of the rows."""
+def _columns(rows: list[_Row], header: list[str] | None, cards: int, where: str) -> list[int | None]:
+    """The device of each column, None for a network card; without a header, devices and cards as the rows are."""
     devices = [row.device for row in rows]
+    if len(devices) > _MOST_DEVICES:
+        raise ConfigError(f"{where}: {len(devices)} rows of devices; expected those of one server")
+    for row in rows:
+        if devices.count(row.device) > 1:
+            raise ConfigError(f"{where}: {row.label} has more than one row; give the output of one server")
     if header is None:
-        # A card's columns follow the devices'; only the header could say how many there are.
-        return [*devices]
+        return [*devices, *[None] * cards]
     columns = [int(found[1]) if (found := _DEVICE.fullmatch(token)) else None for token in header]
     named = [device for device in columns if device is not None]
     twice = next((device for device in named if named.count(device) > 1), None)
