@@ -314,6 +314,21 @@ def _data(
     return _Data(tail, each, max(0.0, spent - tail - each * (settings.micro_batches - 1)))
 
 
+def chunk_seconds(
+    shape: ModelShape,
+    settings: Settings,
+    cluster: Cluster,
+    job: Job,
+    *,
+    order: Order = None,
+    rate: Efficiency | None = None,
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Seconds forward and backward of each chunk for one micro-batch, with recompute and the communication inside."""
+    rate = rate or efficiency_of(cluster.accelerator.name)
+    chunks = _chunks(shape, settings, cluster, job, rate, order)
+    return tuple(chunk.ahead for chunk in chunks), tuple(chunk.back for chunk in chunks)
+
+
 def step_time(
     shape: ModelShape,
     settings: Settings,
