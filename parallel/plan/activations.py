@@ -17,9 +17,8 @@ from typing import Literal
 from mindspeed_ms.parallel.plan.model import ModelShape
 from mindspeed_ms.parallel.plan.settings import Job
 
-# tensor: each rank of a tensor group has its share; kv: the same, not finer than one key-value head; sequence: only
-# with sequence parallelism.
-Split = Literal["tensor", "kv", "sequence"]
+# tensor: each rank of a tensor group has its share; sequence: only with sequence parallelism.
+Split = Literal["tensor", "sequence"]
 # cheap: what selective recomputation gives up; input: what full recomputation keeps; other: the rest.
 Part = Literal["input", "cheap", "other"]
 
@@ -81,7 +80,7 @@ def layer_bytes(shape: ModelShape, experts: bool, job: Job, tokens: int, tensor:
     """
     sums = {"input": 0, "cheap": 0, "other": 0}
     for saved in saved_tensors(shape, experts, job):
-        sums[saved.part] += saved.bytes * tokens // _divisor(saved.split, shape, tensor, sequence)
+        sums[saved.part] += saved.bytes * tokens // (tensor if saved.split == "tensor" or sequence else 1)
     none = sum(sums.values())
     return LayerBytes(none, none - sums["cheap"], sums["input"], _working(shape, experts, job, tokens, tensor))
 
@@ -106,23 +105,15 @@ def embedding_bytes(shape: ModelShape, job: Job, tokens: int, tensor: int, seque
     return shape.hidden * tokens // (tensor if sequence else 1) if job.dropout else 0
 
 
-def _divisor(split: Split, shape: ModelShape, tensor: int, sequence: bool) -> int:
-    if split == "tensor":
-        return tensor
-    if split == "kv":
-        return min(tensor, shape.kv_heads)
-    return tensor if sequence else 1
-
-
 def _queries(shape: ModelShape, each: int) -> list[Saved]:
     tensors = [
         Saved("queries", each * shape.q_size, "tensor"),
-        Saved("keys and values", 2 * each * shape.kv_size, "kv"),
+        Saved("keys and values", 2 * each * shape.kv_size, "tensor"),
     ]
     if shape.qk_norm:
         tensors += [
             Saved("queries before their norm", each * shape.q_size + 4 * shape.heads, "tensor"),
-            Saved("keys before their norm", each * shape.kv_size + 4 * shape.kv_heads, "kv"),
+            Saved("keys before their norm", each * shape.kv_size + 4 * shape.kv_heads, "tensor"),
         ]
     return tensors
 

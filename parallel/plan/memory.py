@@ -100,10 +100,7 @@ def _activations(shape: ModelShape, settings: Settings, job: Job, stage: int) ->
     alive = in_flight(settings, stage)
     kept = working = 0
     for (first, stop), again, flights in zip(chunks, recomputed, alive, strict=True):
-        for (low, high), choice in (
-            ((first, first + again), "full"),
-            ((first + again, stop), "selective" if settings.recompute == "selective" else "none"),
-        ):
+        for (low, high), choice in (((first, first + again), settings.recompute), ((first + again, stop), "none")):
             kinds = parameters.layer_kinds(shape, low, high) if high > low else (0, 0)
             for number, experts in zip(kinds, (False, True), strict=True):
                 if number:
@@ -122,7 +119,7 @@ def _activations(shape: ModelShape, settings: Settings, job: Job, stage: int) ->
 def _recomputed(settings: Settings, stage: int, chunks: tuple[tuple[int, int], ...]) -> list[int]:
     """How many layers of each chunk of a stage are computed again, the first of each; spread evenly over chunks."""
     sizes = [stop - first for first, stop in chunks]
-    if settings.recompute != "full":
+    if settings.recompute == "none":
         return [0] * len(sizes)
     if settings.recompute_layers is None:
         return sizes
@@ -138,7 +135,7 @@ def _recomputed(settings: Settings, stage: int, chunks: tuple[tuple[int, int], .
 def _gathered(shape: ModelShape, settings: Settings, job: Job) -> int:
     """ZeRO 3 has the whole weights of the layer at work, and those of the next on their way."""
     kinds = {shape.has_experts(layer) for layer in range(shape.layers)}
-    counts = (parameters.on_rank(parameters.layer_pieces(shape, kind), shape, settings).total for kind in kinds)
+    counts = (parameters.on_rank(parameters.layer_pieces(shape, kind), settings).total for kind in kinds)
     return 2 * job.weight_bytes * max(counts)
 
 

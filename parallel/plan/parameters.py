@@ -14,8 +14,8 @@ from typing import Literal
 from mindspeed_ms.parallel.plan.model import ModelShape
 from mindspeed_ms.parallel.plan.settings import Settings
 
-# kv: by tensor ranks too, but not finer than one key-value head; expert: by expert ranks and, inside, by tensor ranks.
-Split = Literal["tensor", "kv", "expert", "whole"]
+# expert: by expert ranks and, inside an expert, by tensor ranks
+Split = Literal["tensor", "expert", "whole"]
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def active(shape: ModelShape) -> int:
     return total(shape) - idle
 
 
-def on_rank(pieces: tuple[Piece, ...], shape: ModelShape, settings: Settings) -> Count:
+def on_rank(pieces: tuple[Piece, ...], settings: Settings) -> Count:
     """What one rank holds of some pieces, before ZeRO spreads anything over the data dimension."""
     dense = expert = 0
     tensor = settings.tensor
@@ -95,7 +95,7 @@ def on_rank(pieces: tuple[Piece, ...], shape: ModelShape, settings: Settings) ->
         elif piece.split == "whole":
             dense += piece.numbers
         else:
-            dense += piece.numbers // (min(tensor, shape.kv_heads) if piece.split == "kv" else tensor)
+            dense += piece.numbers // tensor
     return Count(dense, expert)
 
 
@@ -106,12 +106,11 @@ def stage_count(shape: ModelShape, settings: Settings, stage: int) -> Count:
     """
     dense = expert = 0
     for first, stop in settings.stage_chunks(shape.layers, stage):
-        for plain, with_experts in (layer_kinds(shape, first, stop),):
-            for number, experts in ((plain, False), (with_experts, True)):
-                if number:
-                    count = _layer_on_rank(shape, experts, settings.tensor, settings.expert)
-                    dense += number * count.dense
-                    expert += number * count.expert
+        for number, experts in zip(layer_kinds(shape, first, stop), (False, True), strict=True):
+            if number:
+                count = _layer_on_rank(shape, experts, settings.tensor, settings.expert)
+                dense += number * count.dense
+                expert += number * count.expert
     ends: tuple[Piece, ...] = ()
     if stage == 0:
         ends += embedding_pieces(shape)
@@ -119,7 +118,7 @@ def stage_count(shape: ModelShape, settings: Settings, stage: int) -> Count:
         ends += head_pieces(shape)
         if shape.tied and settings.pipeline > 1:
             ends += embedding_pieces(shape)[:1]
-    return Count(dense + on_rank(ends, shape, settings).dense, expert)
+    return Count(dense + on_rank(ends, settings).dense, expert)
 
 
 @lru_cache(maxsize=8192)
@@ -131,7 +130,7 @@ def layer_kinds(shape: ModelShape, first: int, stop: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=8192)
 def _layer_on_rank(shape: ModelShape, experts: bool, tensor: int, expert: int) -> Count:
-    return on_rank(layer_pieces(shape, experts), shape, Settings(tensor=tensor, expert=expert))
+    return on_rank(layer_pieces(shape, experts), Settings(tensor=tensor, expert=expert))
 
 
 def _sum(pieces: tuple[Piece, ...]) -> int:
@@ -143,7 +142,7 @@ def _attention(shape: ModelShape) -> list[Piece]:
     inputs = hidden + (1 if shape.qkv_bias else 0)
     return [
         Piece("query", inputs * q_size, "tensor"),
-        Piece("key and value", inputs * kv_size * 2, "kv"),
+        Piece("key and value", inputs * kv_size * 2, "tensor"),
         Piece("output", hidden * q_size, "tensor"),
         Piece("output bias", hidden if shape.o_bias else 0, "whole"),
         Piece("query and key norms", 2 * shape.head_dim if shape.qk_norm else 0, "whole"),

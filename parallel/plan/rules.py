@@ -47,7 +47,11 @@ def divisors(*numbers: int, limit: int = 1 << 30) -> list[int]:
 
 
 def tensor_degrees(shape: ModelShape) -> list[int]:
-    """The tensor degrees that a model can be split by."""
+    """The tensor degrees that a model can be split by.
+
+    They divide the key-value heads too: Megatron's `TransformerConfig` and MindFormers' `LLamaAttention` refuse more
+    ranks than that.
+    """
     heads = [shape.heads] if shape.kv_lora_rank else [shape.heads, shape.kv_heads]
     return divisors(*heads, *_widths(shape), shape.vocab)
 
@@ -140,13 +144,15 @@ def _choices(settings: Settings) -> Iterator[str]:
             f"not {settings.micro_batches}"
         )
     if settings.recompute_layers is not None:
-        if settings.recompute != "full":
-            yield f"recompute_layers with recompute {settings.recompute}; only full counts layers"
+        if settings.recompute == "none":
+            yield "recompute_layers with recompute none; expected selective or full"
         elif len(settings.recompute_layers) != settings.pipeline:
             yield (
                 f"recompute_layers has {len(settings.recompute_layers)} numbers; expected one for each of the "
                 f"{settings.pipeline} stages"
             )
+        elif min(settings.recompute_layers) < 0:
+            yield f"recompute_layers {list(settings.recompute_layers)} has a negative number"
 
 
 def _job(settings: Settings, job: Job) -> Iterator[str]:

@@ -32,7 +32,7 @@ class Settings:
     # selective: what is cheap to compute again: the attention matrices (Korthikanti et al. 2022) or, with flash
     # attention, which keeps none, the output of the gated activation; full: whole layers
     recompute: Recompute = "none"
-    recompute_layers: tuple[int, ...] | None = None  # with full: how many layers of each stage; None: all
+    recompute_layers: tuple[int, ...] | None = None  # how many layers of each stage are recomputed; None: all
     schedule: Schedule = "1f1b"
     virtual: int = 1  # model chunks of a stage (interleaved)
     layers: tuple[
