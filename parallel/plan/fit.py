@@ -1,0 +1,131 @@
+"""How layers are split over a pipeline, and how many of them have to be computed again so that each stage fits."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import replace
+
+from mindspeed_ms.parallel.plan.candidates import Limits, even, sequence_parallels, zeros
+from mindspeed_ms.parallel.plan.evaluate import Evaluator
+from mindspeed_ms.parallel.plan.settings import Settings
+
+
+def splits(base: Settings, evaluator: Evaluator, limits: Limits) -> list[Settings]:
+    """The ways to split the layers: even, with the longer chunks in the middle, and level in time; each only once."""
+    layers, chunks = evaluator.shape.layers, base.pipeline * base.virtual
+    if limits.layers is not None:
+        return [replace(base, layers=limits.layers)]
+    if chunks == 1:
+        return [base]
+    found = [even(layers, chunks)]
+    if layers % chunks:
+        short, rest = divmod(layers, chunks)
+        found.append(tuple(short + (chunk < rest) for chunk in range(chunks)))
+    found.append(level(base, evaluator))
+    return [replace(base, layers=() if len(set(one)) == 1 else one) for one in dict.fromkeys(found)]
+
+
+def level(base: Settings, evaluator: Evaluator) -> tuple[int, ...]:
+    """The layers of each chunk such that the longest stage is as short as can be; layers are taken as equally long.
+
+    Each further layer goes to the stage that is then the shortest; inside a stage to its chunk with the fewest, and to
+    the middle of the pipeline where it makes no difference.
+    """
+    layers, stages, virtual = evaluator.shape.layers, base.pipeline, base.virtual
+    probe = replace(base, layers=even(layers, stages * virtual))
+    seconds = [a + b for a, b in zip(*evaluator.chunks(probe), strict=True)]
+    one, first, last = _pieces(probe.layers, seconds)
+    counts = [1] * (stages * virtual)
+    held = [
+        one * virtual + (first if stage == 0 else 0) + (last if stage == stages - 1 else 0) for stage in range(stages)
+    ]
+    heap = [(_round(time + one), abs(2 * stage - stages + 1), stage) for stage, time in enumerate(held)]
+    heapq.heapify(heap)
+    for _ in range(layers - stages * virtual):
+        time, middle, stage = heapq.heappop(heap)
+        chunk = min(range(stage, stages * virtual, stages), key=lambda at: (counts[at], abs(2 * at - len(counts) + 1)))
+        counts[chunk] += 1
+        heapq.heappush(heap, (_round(time + one), middle, stage))
+    return tuple(counts)
+
+
+def _pieces(counts: tuple[int, ...], seconds: list[float]) -> tuple[float, float, float]:
+    """Seconds of a layer, of the embedding and of the head, from those of chunks."""
+    inner = list(zip(counts, seconds, strict=True))[1:-1]
+    if inner:
+        one = sum(time for _, time in inner) / sum(count for count, _ in inner)
+    else:  # two chunks: the embedding costs next to nothing
+        one = seconds[0] / counts[0]
+    return one, max(seconds[0] - counts[0] * one, 0.0), max(seconds[-1] - counts[-1] * one, 0.0)
+
+
+def _round(seconds: float) -> float:
+    return float(f"{seconds:.9g}")
+
+
+def fitted(base: Settings, evaluator: Evaluator, limits: Limits) -> Iterator[Settings]:
+    """All ZeRO stages and the least recomputation with which a split fits; nothing where it does not.
+
+    Recomputation only ever adds time, so it is tried where memory asks for it, and no layer more than it asks for.
+    """
+    for zero in zeros(base, limits):
+        settings = replace(base, zero=zero)
+        if limits.recompute is not None:
+            yield from _with(settings, limits.recompute, evaluator)
+            continue
+        if evaluator.fits(settings):
+            yield settings
+            continue
+        yield from _with(settings, "selective", evaluator)
+        yield from _with(settings, "full", evaluator)
+
+
+def _with(settings: Settings, recompute: str, evaluator: Evaluator) -> Iterator[Settings]:
+    if recompute != "full":
+        settings = replace(settings, recompute=recompute)
+        if evaluator.fits(settings):
+            yield settings
+        return
+    counts = again(settings, evaluator)
+    if counts is not None:
+        whole = held(settings, evaluator.shape.layers)
+        yield replace(settings, recompute="full", recompute_layers=None if counts == whole else counts)
+
+
+def held(settings: Settings, layers: int) -> tuple[int, ...]:
+    """How many layers each stage has."""
+    sizes = [stop - first for first, stop in settings.chunks(layers)]
+    return tuple(sum(sizes[stage :: settings.pipeline]) for stage in range(settings.pipeline))
+
+
+def again(settings: Settings, evaluator: Evaluator) -> tuple[int, ...] | None:
+    """The fewest layers that each stage has to compute again to fit; None: it does not fit with all of them."""
+    settings = replace(settings, recompute="full", recompute_layers=None)
+    sizes = held(settings, evaluator.shape.layers)
+    counts: list[int] = []
+    for stage, size in enumerate(sizes):
+        if evaluator.stage_bytes(settings, stage) > evaluator.limit:
+            return None
+        low, high = 0, size
+        while low < high:
+            middle = (low + high) // 2
+            tried = replace(settings, recompute_layers=(middle,) * settings.pipeline)
+            if evaluator.stage_bytes(tried, stage) <= evaluator.limit:
+                high = middle
+            else:
+                low = middle + 1
+        counts.append(low)
+    return tuple(counts)
+
+
+def smallest(base: Settings, evaluator: Evaluator, limits: Limits) -> tuple[int, Settings]:
+    """The settings that take least memory, with bytes of their fullest device."""
+    found = []
+    for sequence in sequence_parallels(base, limits):
+        for split in splits(replace(base, sequence_parallel=sequence), evaluator, limits)[:1]:
+            for zero in zeros(base, limits):
+                settings = replace(split, zero=zero, recompute=limits.recompute or "full")
+                peak = max(evaluator.stage_bytes(settings, stage) for stage in range(settings.pipeline))
+                found.append((peak, settings))
+    return min(found, key=lambda one: one[0])

@@ -1,0 +1,253 @@
+"""The search: the fastest settings that fit, by a bound first, by memory second and by the whole model last."""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mindspeed_ms.errors import ConfigError
+from mindspeed_ms.parallel.plan import candidates
+from mindspeed_ms.parallel.plan.candidates import Limits
+from mindspeed_ms.parallel.plan.evaluate import Evaluator
+from mindspeed_ms.parallel.plan.fit import fitted, smallest, splits
+from mindspeed_ms.parallel.plan.model import ModelShape
+from mindspeed_ms.parallel.plan.settings import Job, Settings
+from mindspeed_ms.parallel.topology.cluster import Cluster
+
+Degrees = tuple[int, int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Settings that fit, with seconds of a step and bytes of the fullest device."""
+
+    settings: Settings
+    seconds: float
+    peak: int
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """The faster first; of equally fast ones that with less memory, then the simpler one."""
+        one = self.settings
+        return (float(f"{self.seconds:.9g}"), self.peak, one.zero, one.virtual, _degrees(one), one.micro_batch)
+
+
+@dataclass
+class Ranking:
+    """The best candidate of each of the best degrees, the fastest first, and how they were found."""
+
+    candidates: list[Candidate]
+    limit: int  # bytes of a device
+    groups: int = 0  # degrees, micro-batch and schedule together
+    pruned: int = 0  # of them: their bound is above what was found
+    too_large: int = 0  # of them: nothing fits
+    evaluated: int = 0  # settings timed by the whole model
+    refused: Counter[str] = field(default_factory=Counter)  # why degrees cannot be run
+
+    @property
+    def best(self) -> Candidate:
+        return self.candidates[0]
+
+
+def search(
+    shape: ModelShape, cluster: Cluster, job: Job, limits: Limits | None = None, evaluator: Evaluator | None = None
+) -> Ranking:
+    """Rank the ways to run a job on a cluster.
+
+    Raises ConfigError when what is fixed contradicts itself or cannot be run, and when nothing fits: by how much.
+    """
+    limits = limits or Limits()
+    devices = limits.devices or cluster.size
+    if not 0 < devices <= cluster.size:
+        raise ConfigError(f"devices {devices}: the cluster {cluster.name} has {cluster.size}; take so many or fewer")
+    evaluator = evaluator or Evaluator(shape, cluster, job, limits.memory)
+    ranking = Ranking([], evaluator.limit)
+    bases = list(_bases(devices, limits, evaluator, ranking))
+    if not bases:
+        raise _no_way(shape, job, devices, ranking)
+    groups = [group for base in bases for group in _groups(base, evaluator, limits)]
+    ranking.groups = len(groups)
+    best = _Best(limits.keep)
+    for bound, _, group in sorted((evaluator.bound(group), at, group) for at, group in enumerate(groups)):
+        if bound >= best.worst(group):
+            ranking.pruned += 1
+            continue
+        found = False
+        for settings in fitted(group, evaluator, limits):
+            found = True
+            if evaluator.bound(settings) < best.worst(group):
+                ranking.evaluated += 1
+                best.offer(_candidate(settings, evaluator))
+        ranking.too_large += not found
+    ranking.candidates = best.ranked()
+    if not ranking.candidates:
+        raise too_small(shape, cluster, job, limits, evaluator, bases)
+    return ranking
+
+
+def _candidate(settings: Settings, evaluator: Evaluator) -> Candidate:
+    peak = max(evaluator.stage_bytes(settings, stage) for stage in range(settings.pipeline))
+    return Candidate(settings, evaluator.time(settings).total, peak)
+
+
+class _Best:
+    """The best candidate of each degrees, and how good one of given degrees has to be to be of interest."""
+
+    def __init__(self, keep: int) -> None:
+        self.keep = keep
+        self._found: dict[Degrees, Candidate] = {}
+        self._seconds: list[float] = []  # of what was found, sorted
+
+    def worst(self, base: Settings) -> float:
+        own = self._found.get(_degrees(base))
+        last = self._seconds[self.keep - 1] if len(self._seconds) >= self.keep else float("inf")
+        return min(last, own.seconds if own else float("inf"))
+
+    def offer(self, one: Candidate) -> None:
+        key = _degrees(one.settings)
+        old = self._found.get(key)
+        if old is None or one.order < old.order:
+            if old is not None:
+                self._seconds.remove(old.seconds)
+            self._found[key] = one
+            bisect.insort(self._seconds, one.seconds)
+
+    def ranked(self) -> list[Candidate]:
+        return sorted(self._found.values(), key=lambda one: one.order)[: self.keep]
+
+
+def _bases(devices: int, limits: Limits, evaluator: Evaluator, ranking: Ranking) -> Iterator[Settings]:
+    """Degrees, micro-batch and schedule that can be run; what cannot is counted by its reason."""
+    shape, job = evaluator.shape, evaluator.job
+    for split in candidates.degrees(shape, job, devices, limits):
+        # The rules about layers are for the chunks of each schedule.
+        probe = replace(split, micro_batches=job.global_batch // split.data, layers=())
+        problem = _problem(probe, devices, limits, evaluator)
+        if problem:
+            ranking.refused[problem] += 1
+            continue
+        for sized in candidates.micro_batches(split, job, limits):
+            for base in candidates.schedules(shape, sized, limits):
+                problem = _problem(base, devices, limits, evaluator)
+                if problem:
+                    ranking.refused[problem] += 1
+                else:
+                    yield base
+
+
+def _problem(base: Settings, devices: int, limits: Limits, evaluator: Evaluator) -> str:
+    layers, chunks = evaluator.shape.layers, base.pipeline * base.virtual
+    if limits.layers is not None:
+        base = replace(base, layers=limits.layers)
+    elif layers % chunks and layers >= chunks:
+        base = replace(base, layers=candidates.even(layers, chunks))
+    return evaluator.problem(base, devices)
+
+
+def _groups(base: Settings, evaluator: Evaluator, limits: Limits) -> Iterator[Settings]:
+    for sequence in candidates.sequence_parallels(base, limits):
+        settings = replace(base, sequence_parallel=sequence)
+        if not sequence or evaluator.job.seq % (base.context * base.tensor) == 0:
+            yield from splits(settings, evaluator, limits)
+
+
+def _degrees(one: Settings) -> Degrees:
+    return one.data, one.tensor, one.pipeline, one.context, one.expert
+
+
+def _no_way(shape: ModelShape, job: Job, devices: int, ranking: Ranking) -> ConfigError:
+    if ranking.refused:
+        reason, count = ranking.refused.most_common(1)[0]
+        return ConfigError(f"no way to run {shape.name} on {devices} devices: {reason} (and {count - 1} more like it)")
+    return ConfigError(
+        f"no way to spread {devices} devices over a global batch of {job.global_batch} sequences with what is fixed; "
+        "give a batch with more divisors, or other degrees"
+    )
+
+
+def too_small(
+    shape: ModelShape, cluster: Cluster, job: Job, limits: Limits, evaluator: Evaluator, bases: Iterable[Settings]
+) -> ConfigError:
+    """Says what the smallest settings need, how much more that is than a device has, and how many devices would do."""
+    peak, settings = _least(bases, evaluator, limits)
+    over = peak - evaluator.limit
+    devices = limits.devices or cluster.size
+    said = (
+        f"{shape.name} does not fit on {devices} devices of {_gb(evaluator.limit)}: the smallest settings "
+        f"({describe(settings)}) need {_gb(peak)} on a device, {_gb(over)} more"
+    )
+    needed = _devices_needed(shape, cluster, job, limits)
+    if needed:
+        return ConfigError(f"{said}; {needed} such devices would do, {needed - devices} more")
+    return ConfigError(f"{said}; give a smaller model, a shorter sequence, or devices with more memory")
+
+
+def _least(bases: Iterable[Settings], evaluator: Evaluator, limits: Limits) -> tuple[int, Settings]:
+    """The settings that take least memory, with bytes of their fullest device."""
+    return min((smallest(base, evaluator, limits) for base in bases), key=lambda one: one[0])
+
+
+def _devices_needed(shape: ModelShape, cluster: Cluster, job: Job, limits: Limits) -> int | None:
+    """The smallest number of devices, by whole servers, on which something fits: memory alone is looked at."""
+    server = cluster.servers[0]
+    used = limits.devices or cluster.size
+    step = len(server.devices) if used >= len(server.devices) else 1
+    for count in _counts(used // step):
+        servers = (server,) * max(count * step // len(server.devices), 1)
+        wider = replace(cluster, servers=servers, pods=())
+        evaluator = Evaluator(shape, wider, job, limits.memory)
+        asked = replace(limits, devices=count * step)
+        try:
+            bases = list(_bases(count * step, asked, evaluator, Ranking([], 0)))
+        except ConfigError:
+            continue
+        if bases and _least(bases, evaluator, asked)[0] <= evaluator.limit:
+            return count * step
+    return None
+
+
+def _counts(used: int) -> Iterator[int]:
+    """Numbers of servers above those that are there: one more at a time, then twice as many at a time."""
+    yield from range(used + 1, used + 9)
+    count = 1
+    while count < 4096:
+        if count > used + 8:
+            yield count
+        count *= 2
+
+
+def describe(one: Settings) -> str:
+    """Settings in a line, without what is as it is by default."""
+    words = [f"{name} {getattr(one, name)}" for name in ("data", "tensor", "pipeline", "context", "expert")]
+    words = [word for word in words if not word.endswith(" 1")] or ["data 1"]
+    words.append(f"micro-batch {one.micro_batch} x {one.micro_batches}")
+    if one.zero:
+        words.append(f"ZeRO {one.zero}")
+    if one.sequence_parallel:
+        words.append("sequence parallel")
+    if one.recompute != "none":
+        layers = one.recompute_layers
+        words.append(f"recompute {one.recompute}" + (f" of {_layers(layers)} layers" if layers else ""))
+    if one.pipeline > 1:
+        words.append(one.schedule + (f" x {one.virtual}" if one.virtual > 1 else ""))
+    if one.layers:
+        words.append(f"layers {_layers(one.layers)}")
+    return ", ".join(words)
+
+
+def _layers(numbers: tuple[int, ...]) -> str:
+    """Runs of equal numbers as `9x3 8`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][0] == number:
+            runs[-1][1] += 1
+        else:
+            runs.append([number, 1])
+    return " ".join(f"{number}x{times}" if times > 1 else str(number) for number, times in runs)
+
+
+def _gb(size: float) -> str:
+    return f"{size / (1 << 30):.1f} GiB"
