@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from mindspeed_ms.errors import ConfigError
+from mindspeed_ms.parallel.topology import schedules, simulate
 from mindspeed_ms.parallel.topology.cluster import Cluster, Link
 from mindspeed_ms.parallel.topology.hierarchy import GroupShape, Level, shape_of, worst
 
@@ -61,7 +62,7 @@ def can(operation: str, algorithm: str, p: int) -> bool:
     return algorithm != "rhd" or operation in ("all_reduce", "broadcast") or p & (p - 1) == 0
 
 
-@lru_cache(maxsize=None)
+@cache
 def _counts(operation: str, algorithm: str, p: int, shared: bool) -> tuple[float, float, float]:
     """Messages in turn, and bytes sent and reduced by a rank as a share of n."""
     share, steps = (p - 1) / p, (p - 1).bit_length()
@@ -129,7 +130,8 @@ def layered(operation: str, levels: tuple[Level, ...], nbytes: float, gamma: flo
     if len(levels) == 1:
         return flat(operation, levels[0], nbytes, gamma)
     found = [_in_turn(operation, levels, nbytes, gamma), _one_ring(operation, levels, nbytes, gamma)]
-    if len(levels) == 2 and operation in ("all_reduce", "reduce_scatter", "all_gather"):
+    one_port = levels[0].mesh.shared and levels[0].mesh.kind == levels[1].ring.kind
+    if len(levels) == 2 and not one_port and operation in ("all_reduce", "reduce_scatter", "all_gather"):
         seconds = pipeline_time(operation, levels[0], levels[1], nbytes, gamma)
         found.append(
             Choice("pipeline", seconds, ((f"{operation} pipeline {levels[0].size}x{levels[1].size}", seconds),))
@@ -164,6 +166,21 @@ def _one_ring(operation: str, levels: tuple[Level, ...], nbytes: float, gamma: f
     return Choice(name, seconds, ((f"{operation} {name} of {size} over {link.kind}", seconds),))
 
 
+def _played(operation: str, shape: GroupShape, nbytes: float, gamma: float) -> Choice:
+    """Servers with different numbers of members: no formula holds, so every algorithm is played."""
+
+    def link(source: int, target: int) -> Link:
+        return shape.links[source][target]  # type: ignore[return-value]
+
+    timed = []
+    for name in ALGORITHMS[operation]:
+        if can(operation, name, shape.size):
+            seconds = simulate.run(schedules.schedule_of(operation, name, shape.size), nbytes, link, gamma)
+            timed.append((seconds, name))
+    seconds, name = min(timed)
+    return Choice(name, seconds, ((f"{operation} {name} of {shape.size} on uneven servers", seconds),))
+
+
 @lru_cache(maxsize=1 << 18)
 def best_of_shape(operation: str, shape: GroupShape, nbytes: float, gamma: float = 0.0) -> Choice:
     """The cheapest way among groups of this shape."""
@@ -175,7 +192,7 @@ def best_of_shape(operation: str, shape: GroupShape, nbytes: float, gamma: float
         link = shape.levels[-1].mesh
         seconds = time_of("send", "send", 2, nbytes, link)
         return Choice("send", seconds, ((f"send over {link.kind}", seconds),))
-    return layered(operation, shape.levels, nbytes, gamma)
+    return _played(operation, shape, nbytes, gamma) if shape.links else layered(operation, shape.levels, nbytes, gamma)
 
 
 def best(operation: str, slots: Sequence[int], nbytes: float, cluster: Cluster, gamma: float = 0.0) -> Choice:

@@ -41,7 +41,7 @@ class GroupShape:
 
 
 # A simulation of every message of a larger uneven group would take longer than it is worth.
-_SIMULATED_MEMBERS = 64
+_SIMULATED_MEMBERS = 16
 _SHAPES: dict[tuple, GroupShape] = {}
 
 
@@ -108,7 +108,17 @@ def _find_shape(cluster: Cluster, slots: list[int], memory: _Memory) -> GroupSha
         Level(same[0].size, worst(level.ring for level in same), worst(level.mesh for level in same))
         for same in zip(*inside, strict=True)
     )
-    return _interned(len(slots), levels + outside)
+    return _interned(len(slots), _merged(levels + outside))
+
+
+def _merged(levels: tuple[Level, ...]) -> tuple[Level, ...]:
+    """Levels of one and the same link, as inside and between the servers of a super pod, are one level."""
+    found: list[Level] = []
+    for level in levels:
+        if found and level.ring == level.mesh == found[-1].ring == found[-1].mesh:
+            level = replace(level, size=level.size * found.pop().size)
+        found.append(level)
+    return tuple(found)
 
 
 def _outside(cluster: Cluster, servers: list[int]) -> tuple[Level, ...] | None:
@@ -221,7 +231,7 @@ def widest_ring(devices: list[int], links: dict[tuple[int, int], Link]) -> list[
 
 
 def _hamilton(devices: list[int], near: dict[int, list[int]]) -> list[int] | None:
-    """A cycle through all devices over the edges of `near`: for each set of visited devices the ends a path can have."""
+    """A cycle through all devices over the edges of `near`; no end of a path is tried twice with the same devices."""
     place = {device: bit for bit, device in enumerate(devices)}
     edges = [sum(1 << place[other] for other in near[device]) for device in devices]
     if not all(edges):
