@@ -11,8 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from mindspeed_ms.parallel.plan import parameters
 from mindspeed_ms.parallel.plan.efficiency import Efficiency
 from mindspeed_ms.parallel.plan.model import ModelShape
+from mindspeed_ms.parallel.plan.settings import Settings
 from mindspeed_ms.parallel.topology.cluster import Accelerator
 
 ATTENTION_BACKWARD = 2.5
@@ -34,7 +36,8 @@ class PieceTime:
 
     forward: float
     backward: float
-    attention: float = 0.0  # part of forward that selective recompute repeats, and context parallel hides behind
+    attention: float = 0.0  # scores and weighted sum: part of forward that a ring of keys and values hides behind
+    cheap: float = 0.0  # what selective recompute repeats
 
     @property
     def both(self) -> float:
@@ -42,54 +45,39 @@ class PieceTime:
         return self.forward + self.backward
 
 
-def attention_weights(shape: ModelShape) -> int:
-    """Weights of the projections of one layer's attention."""
-    hidden, heads = shape.hidden, shape.heads
-    if not shape.kv_lora_rank:
-        return hidden * shape.head_dim * (2 * heads + 2 * shape.kv_heads)
-    width = shape.head_dim + shape.rope_dim
-    query = shape.q_lora_rank * (hidden + heads * width) if shape.q_lora_rank else hidden * heads * width
-    latent = hidden * (shape.kv_lora_rank + shape.rope_dim)
-    return (
-        query
-        + latent
-        + shape.kv_lora_rank * heads * (shape.head_dim + shape.v_head_dim)
-        + heads * shape.v_head_dim * hidden
-    )
+@dataclass(frozen=True)
+class Weights:
+    """Matrix entries on one device of one layer: those that every token meets, and one expert."""
+
+    common: float
+    chosen: float  # of the experts that a token visits, top_k of them
+    experts: float  # of all experts held
+
+    @property
+    def met(self) -> float:
+        """What a token is multiplied with."""
+        return self.common + self.chosen
 
 
-def expert_weights(shape: ModelShape) -> int:
-    """Weights of one expert."""
-    return (3 if shape.gated else 2) * shape.hidden * shape.expert_ffn
-
-
-def mlp_weights(shape: ModelShape, moe: bool) -> int:
-    """Weights of one layer's MLP that a token meets: all of a dense one; router, shared and chosen experts."""
-    matrices = 3 if shape.gated else 2
-    if not moe:
-        return matrices * shape.hidden * shape.ffn
-    return (
-        shape.hidden * shape.experts + matrices * shape.hidden * shape.shared_ffn + shape.top_k * expert_weights(shape)
-    )
+@lru_cache(maxsize=1 << 12)
+def layer_weights(shape: ModelShape, moe: bool, tensor: int = 1, expert: int = 1) -> Weights:
+    """The matrices of one layer on one device; norms and biases are no matmuls."""
+    pieces = tuple(piece for piece in parameters.layer_pieces(shape, moe) if not piece.name.endswith(("norms", "bias")))
+    count = parameters.on_rank(pieces, shape, Settings(tensor=tensor, expert=expert))
+    all_experts = sum(piece.numbers for piece in pieces if piece.split == "expert")
+    chosen = all_experts * shape.top_k / shape.experts / tensor if moe else 0.0
+    return Weights(count.dense, chosen, count.expert)
 
 
 def attention_flops(shape: ModelShape, seq: int) -> float:
     """Operations of scores and weighted sum of one token in a causal sequence, all heads of one layer."""
-    scores = shape.head_dim + (shape.rope_dim if shape.kv_lora_rank else 0)
-    values = shape.v_head_dim if shape.kv_lora_rank else shape.head_dim
-    return seq * shape.heads * (scores + values)
-
-
-def is_moe(shape: ModelShape, layer: int) -> bool:
-    """Whether a layer has experts."""
-    return bool(shape.experts) and layer >= shape.dense_layers
+    return float(seq * (shape.q_size + shape.value_size))
 
 
 def forward_flops(shape: ModelShape, seq: int) -> float:
     """Operations of the forward pass of one token, with the head."""
-    moe = shape.layers - shape.dense_layers if shape.experts else 0
-    weights = shape.layers * attention_weights(shape) + (shape.layers - moe) * mlp_weights(shape, False)
-    weights += moe * mlp_weights(shape, True) if moe else 0
+    plain, moe = parameters.layer_kinds(shape, 0, shape.layers)
+    weights = sum(count * layer_weights(shape, kind).met for count, kind in ((plain, False), (moe, True)) if count)
     return 2 * (weights + shape.hidden * shape.vocab) + shape.layers * attention_flops(shape, seq)
 
 
@@ -104,30 +92,39 @@ def _seconds(flops: float, traffic: float, accelerator: Accelerator, share: floa
 
 @lru_cache(maxsize=1 << 16)
 def layer_time(
-    shape: ModelShape, seq: int, micro_batch: int, moe: bool, split: Split, accelerator: Accelerator, rate: Efficiency
+    shape: ModelShape,
+    seq: int,
+    micro_batch: int,
+    moe: bool,
+    split: Split,
+    accelerator: Accelerator,
+    rate: Efficiency,
+    flash: bool = True,
 ) -> PieceTime:
-    """Seconds of one layer for one micro-batch."""
+    """Seconds of one layer for one micro-batch; without flash attention its matrices go through memory."""
     tokens = micro_batch * seq / split.context
     cut = split.tensor
-    weights = attention_weights(shape) / cut
-    mlp = mlp_weights(shape, moe)
+    weights = layer_weights(shape, moe, cut, split.expert)
+    width = (shape.q_size + 2 * shape.kv_size) / cut
+    inner = (shape.shared_ffn + shape.top_k * shape.expert_ffn if moe else shape.ffn) * (2 if shape.gated else 1) / cut
     # Every expert of this device is read, though a token meets top_k of them.
-    read = weights + (
-        mlp / cut if not moe else (mlp + expert_weights(shape) * (shape.experts / split.expert - shape.top_k)) / cut
-    )
-    width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
-    inner = (shape.ffn if not moe else shape.shared_ffn + shape.top_k * shape.expert_ffn) * (2 if shape.gated else 1)
-    passed = 4 * shape.hidden + (width + inner) / cut
-    linear = _seconds(
-        2 * tokens * (weights + mlp / cut), 2 * (read + tokens * passed), accelerator, rate.matmul, rate.memory
-    )
+    traffic = 2 * (weights.common + weights.experts + tokens * (4 * shape.hidden + width + inner))
+    linear = _seconds(2 * tokens * weights.met, traffic, accelerator, rate.matmul, rate.memory)
     core = tokens * attention_flops(shape, seq) / cut / (accelerator.peak_flops * rate.attention)
+    back = ATTENTION_BACKWARD
+    bandwidth = accelerator.memory_bandwidth * rate.memory
+    if not flash:
+        # Scores, mask, softmax and weights: each is written and read once.
+        core += 2 * 6 * tokens * seq * shape.heads / cut / bandwidth
+        back = 2.0
     # Norms and residuals read and write the hidden state ten times; rotary, activation function: theirs once each.
     spread = cut if split.sequence_parallel else 1
-    element = 2 * tokens * (10 * shape.hidden / spread + (2 * width + 1.5 * inner) / cut)
-    element /= accelerator.memory_bandwidth * rate.memory
+    element = 2 * tokens * (10 * shape.hidden / spread + 2 * width + 1.5 * inner)
+    element /= bandwidth
+    # Selective recompute repeats the attention matrices, or with flash attention, which has none, the activation.
+    cheap = 2 * tokens * 1.5 * inner / bandwidth if flash else core
     forward = linear + core + element
-    return PieceTime(forward, 2 * linear + ATTENTION_BACKWARD * core + 2 * element, core)
+    return PieceTime(forward, 2 * linear + back * core + 2 * element, core, cheap)
 
 
 @lru_cache(maxsize=1 << 14)

@@ -7,12 +7,13 @@ hide). Stages then run by their schedule; the gradients of the last micro-batch 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 
-from mindspeed_ms.parallel.plan import compute, overlap, pipeline_schedule
+from mindspeed_ms.parallel.plan import compute, overlap, parameters, pipeline_schedule
 from mindspeed_ms.parallel.plan.compute import PieceTime, Split
 from mindspeed_ms.parallel.plan.efficiency import Efficiency, efficiency_of
 from mindspeed_ms.parallel.plan.model import ModelShape
+from mindspeed_ms.parallel.plan.parameters import Count
 from mindspeed_ms.parallel.plan.rank_groups import Order, group_shapes
 from mindspeed_ms.parallel.plan.settings import Job, Settings
 from mindspeed_ms.parallel.topology.cluster import Cluster
@@ -35,16 +36,29 @@ class StepTime:
     tensor: float
     context: float
     expert: float
-    pipeline: float  # sending between stages, as far as a stage waits for it
     data: float  # gradients and ZeRO, not hidden
     hidden: float  # gradients, ZeRO and ring attention behind computation
-    bubble: float
+    waiting: float  # bubble and pipeline together
     optimizer: float
     tokens: int
     devices: int
     model_flops: float
     peak_flops: float
     schedule: tuple = field(default=(), repr=False, compare=False)
+
+    @cached_property
+    def pipeline(self) -> float:
+        """Seconds of sending between stages, as far as a stage waits for it: what the step gains without."""
+        name, stages, count, forward, backward, transfer = self.schedule
+        if not transfer:
+            return 0.0
+        sent = pipeline_schedule.span(name, stages, count, forward, backward, transfer).seconds
+        return min(self.waiting, sent - pipeline_schedule.span(name, stages, count, forward, backward).seconds)
+
+    @property
+    def bubble(self) -> float:
+        """Seconds that the busiest stage stands idle for want of work."""
+        return self.waiting - self.pipeline
 
     @property
     def parts(self) -> dict[str, float]:
@@ -73,17 +87,13 @@ class StepTime:
         return pipeline_schedule.events(*self.schedule)
 
 
+_BUSY = ("forward", "backward", "recompute", "tensor", "context", "expert")
+
+
 def _worst(operation: str, shapes: tuple[GroupShape, ...], nbytes: float) -> float:
     if not shapes or nbytes <= 0:
         return 0.0
     return max(best_of_shape(operation, shape, nbytes).seconds for shape in shapes)
-
-
-@lru_cache(maxsize=1 << 12)
-def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:
-    """Layers of each chunk when they are spread evenly; the first chunks take one more where it does not divide."""
-    each, rest = divmod(layers, chunks)
-    return tuple(each + (chunk < rest) for chunk in range(chunks))
 
 
 @dataclass(frozen=True)
@@ -102,7 +112,9 @@ def _layer(
     shape: ModelShape, settings: Settings, cluster: Cluster, job: Job, moe: bool, rate: Efficiency, order: Order
 ) -> _Layer:
     split = Split(settings.tensor, settings.context, settings.expert, settings.sequence_parallel)
-    time = compute.layer_time(shape, job.seq, settings.micro_batch, moe, split, cluster.accelerator, rate)
+    time = compute.layer_time(
+        shape, job.seq, settings.micro_batch, moe, split, cluster.accelerator, rate, job.flash_attention
+    )
     tokens = settings.micro_batch * job.seq / settings.context
     hidden_bytes = tokens * shape.hidden * job.activation_bytes
     tensor = 0.0
@@ -162,7 +174,7 @@ class _Chunk:
         """Add so many layers; `again`: what backward computes a second time."""
         time = layer.time
         talk = layer.tensor + layer.context + layer.expert
-        repeat = time.forward if again == "full" else time.attention if again == "selective" else 0.0
+        repeat = {"full": time.forward, "selective": time.cheap}.get(again, 0.0)
         repeated = 1 if again == "full" else 0
         self.forward += count * time.forward
         self.backward += count * time.backward
@@ -186,28 +198,32 @@ class _Chunk:
 
 
 def _chunks(
-    shape: ModelShape, settings: Settings, cluster: Cluster, job: Job, rate: Efficiency, order: Order
+    shape: ModelShape,
+    settings: Settings,
+    cluster: Cluster,
+    job: Job,
+    rate: Efficiency,
+    order: Order,
+    held: tuple[tuple[int, int], ...],
 ) -> list[_Chunk]:
-    stages = settings.pipeline
-    layers = settings.layers or chunk_layers(shape.layers, stages * settings.virtual)
-    kinds = [False] if not shape.experts else [True] if not shape.dense_layers else [False, True]
-    kind = {moe: _layer(shape, settings, cluster, job, moe, rate, order) for moe in kinds}
-    repeated = _repeated(settings, layers)
+    repeated = _repeated(settings, tuple(stop - first for first, stop in held))
+    kind: dict[bool, _Layer] = {}
     chunks = []
-    first = 0
-    for index, count in enumerate(layers):
+    for (first, stop), again in zip(held, repeated, strict=True):
         chunk = _Chunk()
-        dense = min(count, max(0, shape.dense_layers - first)) if shape.experts else count
-        for moe, number in ((False, dense), (True, count - dense)):
-            if number:
-                again = number * repeated[index] / count
-                if settings.recompute == "full":
-                    chunk.add(kind[moe], again, "full")
-                    chunk.add(kind[moe], number - again, "none")
-                else:
-                    chunk.add(kind[moe], number, settings.recompute)
+        plain, with_experts = parameters.layer_kinds(shape, first, stop)
+        for moe, number in ((False, plain), (True, with_experts)):
+            if not number:
+                continue
+            if moe not in kind:
+                kind[moe] = _layer(shape, settings, cluster, job, moe, rate, order)
+            if settings.recompute == "full":
+                part = number * again / (stop - first)
+                chunk.add(kind[moe], part, "full")
+                chunk.add(kind[moe], number - part, "none")
+            else:
+                chunk.add(kind[moe], number, settings.recompute)
         chunks.append(chunk)
-        first += count
     split = Split(settings.tensor, settings.context, settings.expert, settings.sequence_parallel)
     args = (shape, job.seq, settings.micro_batch, split, cluster.accelerator, rate)
     groups = group_shapes(cluster, settings, "tensor", order)
@@ -233,43 +249,6 @@ def _repeated(settings: Settings, layers: tuple[int, ...]) -> list[float]:
 
 
 @dataclass(frozen=True)
-class _Weights:
-    """Parameters on one device of one stage."""
-
-    dense: float
-    expert: float
-
-    @property
-    def total(self) -> float:
-        """All of them."""
-        return self.dense + self.expert
-
-
-@lru_cache(maxsize=1 << 14)
-def _stage_weights(
-    shape: ModelShape, stages: int, tensor: int, expert: int, layers: tuple[int, ...]
-) -> tuple[_Weights, ...]:
-    found = []
-    starts = [sum(layers[:index]) for index in range(len(layers))]
-    common = compute.attention_weights(shape)
-    for stage in range(stages):
-        dense = expert_part = 0.0
-        for index in range(stage, len(layers), stages):
-            for layer in range(starts[index], starts[index] + layers[index]):
-                if compute.is_moe(shape, layer):
-                    experts = shape.experts * compute.expert_weights(shape)
-                    chosen = shape.top_k * compute.expert_weights(shape)
-                    dense += common + compute.mlp_weights(shape, True) - chosen
-                    expert_part += experts / expert
-                else:
-                    dense += common + compute.mlp_weights(shape, False)
-        vocabulary = shape.hidden * shape.vocab
-        dense += vocabulary * ((stage == 0) + (stage == stages - 1 and not (shape.tied and stages == 1)))
-        found.append(_Weights(dense / tensor, expert_part / tensor))
-    return tuple(found)
-
-
-@dataclass(frozen=True)
 class _Data:
     """Seconds of gradient and ZeRO communication of one stage."""
 
@@ -278,8 +257,32 @@ class _Data:
     hidden: float
 
 
+def _data_of_stages(
+    settings: Settings,
+    cluster: Cluster,
+    job: Job,
+    weights: list[Count],
+    chunks: list[_Chunk],
+    held: tuple[tuple[int, int], ...],
+    order: Order,
+) -> list[_Data]:
+    """Stages in the middle are alike: what differs is worked out once."""
+    stages = settings.pipeline
+    known: dict[tuple, _Data] = {}
+    found = []
+    for stage in range(stages):
+        own = chunks[stage::stages]
+        layers = sum(stop - first for first, stop in held[stage::stages])
+        sums = sum(chunk.ahead for chunk in own), sum(chunk.back for chunk in own), layers
+        key = (weights[stage], sums)
+        if key not in known:
+            known[key] = _data(settings, cluster, job, weights[stage], sums, order)
+        found.append(known[key])
+    return found
+
+
 def _data(
-    settings: Settings, cluster: Cluster, job: Job, weights: _Weights, chunk: tuple[float, float, int], order: Order
+    settings: Settings, cluster: Cluster, job: Job, weights: Count, chunk: tuple[float, float, int], order: Order
 ) -> _Data:
     """chunk: seconds forward and backward of one micro-batch on this stage, and its layers."""
     ahead, back, layers = chunk
@@ -325,7 +328,7 @@ def chunk_seconds(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Seconds forward and backward of each chunk for one micro-batch, with recompute and the communication inside."""
     rate = rate or efficiency_of(cluster.accelerator.name)
-    chunks = _chunks(shape, settings, cluster, job, rate, order)
+    chunks = _chunks(shape, settings, cluster, job, rate, order, settings.chunks(shape.layers))
     return tuple(chunk.ahead for chunk in chunks), tuple(chunk.back for chunk in chunks)
 
 
@@ -341,54 +344,44 @@ def step_time(
 ) -> StepTime:
     """Predict one step of `settings.micro_batches` micro-batches of each replica.
 
-    order: slot of each rank; None: rank and slot are the same. rate: shares of the peak; None: those of the accelerator.
+    order: slot of each rank; None: rank and slot are the same. rate: shares of the peak; None: the accelerator's.
     `memory` is not needed; a caller may pass what it has. Settings are taken as valid (`rules.validate`).
     """
     rate = rate or efficiency_of(cluster.accelerator.name)
     stages, count = settings.pipeline, settings.micro_batches
-    chunks = _chunks(shape, settings, cluster, job, rate, order)
-    layers = settings.layers or chunk_layers(shape.layers, stages * settings.virtual)
-    weights = _stage_weights(shape, stages, settings.tensor, settings.expert, layers)
-    data = []
-    for stage in range(stages):
-        own = chunks[stage::stages]
-        sums = sum(chunk.ahead for chunk in own), sum(chunk.back for chunk in own), sum(layers[stage::stages])
-        data.append(_data(settings, cluster, job, weights[stage], sums, order))
+    held = settings.chunks(shape.layers)
+    chunks = _chunks(shape, settings, cluster, job, rate, order, held)
+    weights = [parameters.stage_count(shape, settings, stage) for stage in range(stages)]
+    data = _data_of_stages(settings, cluster, job, weights, chunks, held, order)
     forward = tuple(chunk.ahead for chunk in chunks)
     backward = tuple(chunk.back + data[i % stages].each / settings.virtual for i, chunk in enumerate(chunks))
-    transfer = _transfer(shape, settings, cluster, job, order)
-    run = pipeline_schedule.span(settings.schedule, stages, count, forward, backward, transfer)
-    still = pipeline_schedule.span(settings.schedule, stages, count, forward, backward) if transfer else run
-    bytes_of = (job.gradient_bytes, job.master_bytes, job.moment_bytes, job.weight_bytes)
-    spread = settings.data if settings.zero else 1
-    optimizer = max(
-        compute.optimizer_time(held.total / spread, cluster.accelerator, rate, bytes_of) for held in weights
-    )
-    ends = [end + piece.tail for end, piece in zip(run.ends, data, strict=True)]
-    last = max(ends)
+    schedule = (settings.schedule, stages, count, forward, backward, _transfer(shape, settings, cluster, job, order))
+    run = pipeline_schedule.span(*schedule)
+    last = max(end + piece.tail for end, piece in zip(run.ends, data, strict=True))
+    optimizer = _optimizer(settings, cluster, job, weights, rate)
     busiest = max(range(stages), key=lambda stage: sum(forward[stage::stages]) + sum(backward[stage::stages]))
     own = chunks[busiest::stages]
-    busy = {
-        name: count * sum(getattr(chunk, name) for chunk in own)
-        for name in ("forward", "backward", "recompute", "tensor", "context", "expert")
-    }
-    waiting = count * data[busiest].each
-    sent = run.seconds - still.seconds
-    hidden = data[busiest].hidden + count * sum(chunk.hidden for chunk in own)
+    busy = {name: count * sum(getattr(chunk, name) for chunk in own) for name in _BUSY}
+    later = count * data[busiest].each
     return StepTime(
         total=last + optimizer,
         **busy,
-        pipeline=sent,
-        data=waiting + last - run.seconds,
-        hidden=hidden,
-        bubble=max(0.0, still.seconds - sum(busy.values()) - waiting),
+        data=later + last - run.seconds,
+        hidden=data[busiest].hidden + count * sum(chunk.hidden for chunk in own),
+        waiting=max(0.0, run.seconds - sum(busy.values()) - later),
         optimizer=optimizer,
         tokens=settings.global_batch * job.seq,
         devices=settings.devices,
         model_flops=settings.global_batch * job.seq * compute.model_flops(shape, job.seq),
         peak_flops=cluster.accelerator.peak_flops,
-        schedule=(settings.schedule, stages, count, forward, backward, transfer),
+        schedule=schedule,
     )
+
+
+def _optimizer(settings: Settings, cluster: Cluster, job: Job, weights: list[Count], rate: Efficiency) -> float:
+    most = max(count.total for count in weights) / (settings.data if settings.zero else 1)
+    each = (job.gradient_bytes, job.master_bytes, job.moment_bytes, job.weight_bytes)
+    return compute.optimizer_time(most, cluster.accelerator, rate, each)
 
 
 def _transfer(shape: ModelShape, settings: Settings, cluster: Cluster, job: Job, order: Order) -> float:
