@@ -63,7 +63,7 @@ class Weights:
 def layer_weights(shape: ModelShape, moe: bool, tensor: int = 1, expert: int = 1) -> Weights:
     """The matrices of one layer on one device; norms and biases are no matmuls."""
     pieces = tuple(piece for piece in parameters.layer_pieces(shape, moe) if not piece.name.endswith(("norms", "bias")))
-    count = parameters.on_rank(pieces, shape, Settings(tensor=tensor, expert=expert))
+    count = parameters.on_rank(pieces, Settings(tensor=tensor, expert=expert))
     all_experts = sum(piece.numbers for piece in pieces if piece.split == "expert")
     chosen = all_experts * shape.top_k / shape.experts / tensor if moe else 0.0
     return Weights(count.dense, chosen, count.expert)
