@@ -19,21 +19,22 @@ HOST = ("PIX", "PXB", "PHB", "SYS", "NA")  # from near to far
 KINDS = (*FAST, *HOST)
 NETWORK = ("ROCE", "SHM")
 
-_HIXL = "hixl benchmarks/A{}_benchmark_performance.md: measured device to device, {}"
+_HIXL = "hixl benchmarks/A{}_benchmark_performance.md, {}"
 _MSPROF = "reference bandwidth that msprof's advice is built on, of the time of the 910A (HCCS 18, RDMA 12.5, PCIe 20)"
 _GUESS = "assumed: no figure was found; measure it"
 _PCIE = f"PCIe: {_MSPROF}; latency {_GUESS}"
 _FAR = "assumed: half of PCIe's 20 GB/s, since a message passes two roots and the link between processors; measure it"
 
 Change = tuple[str, float, float | None]  # kind, bytes a second, seconds; None keeps the latency
+_LANES = "4 lanes of 56 Gbit/s (source of npu-smi); 19.4 GB/s was measured of one copy: " + _HIXL.format(2, "8 MB")
 # Bytes a second, seconds, whether all such links of a device share one port, source.
 _Row = tuple[float, float, bool, str]
 _ANY: dict[str, _Row] = {
     "SIO": (224e9, 1e-6, False, "gitcode Ascend/msmodeling configuration of A3; latency " + _GUESS),
     "UB": (196e9, 2e-6, True, "taken as HCCS_SW of A3 by msmodeling, for want of a figure; measure it"),
     "HCCS_SW": (150e9, 2e-6, True, _HIXL.format(3, "read, blocks of 1 to 8 MB fitted; npu-smi calls it a switch")),
-    "HCCS": (19.4e9, 2e-6, False, _HIXL.format(2, "8 MB; the wire has 4 lanes of 56 Gbit/s, 28 GB/s (npu-smi source)")),
-    "XLink": (19.4e9, 2e-6, False, "taken as HCCS of the 910B, for want of a figure; measure it"),
+    "HCCS": (28e9, 2e-6, False, _LANES),
+    "XLink": (28e9, 2e-6, False, "taken as HCCS of the 910B, for want of a figure; measure it"),
     "PIX": (20e9, 5e-6, True, _PCIE),
     "PXB": (20e9, 5e-6, True, _PCIE),
     "PHB": (20e9, 5e-6, True, _PCIE),

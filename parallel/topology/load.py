@@ -10,6 +10,7 @@ from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.parallel.topology import links as table
 from mindspeed_ms.parallel.topology.cluster import Cluster, Server
 from mindspeed_ms.parallel.topology.npu_smi import read_topology
+from mindspeed_ms.parallel.topology.npu_smi_mapping import read_mapping
 from mindspeed_ms.parallel.topology.presets import preset_names, preset_path, read_yaml
 from mindspeed_ms.paths import read_regular
 
@@ -49,7 +50,7 @@ def _read(spec: str, servers: int | None, accelerator: str | None, like: str | N
         cluster = _from_rank_table(text, spec, servers, like)
         return _of(cluster, accelerator) if accelerator else cluster
     server = read_topology(text, spec, path.stem[:64] or "server")
-    return _equal(server, servers or 1, accelerator or guess_accelerator(server), spec)
+    return _equal(server, servers or 1, accelerator or _named(text) or guess_accelerator(server), spec)
 
 
 def _text(path: Path, spec: str) -> str:
@@ -82,6 +83,14 @@ def _of(cluster: Cluster, accelerator: str) -> Cluster:
     now = table.link_table(device.name)
     kept = {kind: link for kind, link in cluster.links.items() if was.get(kind) != link}
     return replace(cluster, accelerator=device, links={**now, **kept})
+
+
+def _named(text: str) -> str | None:
+    """The name of the devices where somebody has put the output of `npu-smi info -m` into the same file."""
+    try:
+        return table.accelerator(read_mapping(text, "")[0].name).name
+    except ConfigError:
+        return None
 
 
 def guess_accelerator(server: Server) -> str:
