@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Overlap:
-    """Seconds of communication after the last layer is done, and of all of it; layers in each bucket."""
+    """Seconds of communication after the last layer is done, and of all of it; how many layers each bucket holds."""
 
     exposed: float
     communication: float
@@ -55,3 +55,36 @@ def best_bucket(
         size *= 2
     tried = [(size, reduce_behind(seconds, nbytes, size, cost)) for size in [*sizes, total]]
     return min(tried, key=lambda item: (item[1].exposed, len(item[1].buckets)))
+
+
+def even_layers(layers: int, seconds: float, nbytes: float, bucket: int, cost: Callable[[float], float]) -> Overlap:
+    """As `reduce_behind` for equal layers and buckets of so many of them, without a walk over the layers.
+
+    Equal buckets that come at equal intervals end late by the first of them or by the last, whichever is slower.
+    """
+    full, rest = divmod(layers, bucket)
+    each = cost(bucket * nbytes) if full else 0.0
+    interval, done = bucket * seconds, layers * seconds
+    free = max(interval + full * each, full * interval + each) if full else 0.0
+    spent = full * each
+    if rest:
+        last = cost(rest * nbytes)
+        free = max(free, done) + last
+        spent += last
+    return Overlap(max(0.0, free - done), spent, (bucket,) * full + (rest,) * (rest > 0))
+
+
+def best_even_bucket(
+    layers: int, seconds: float, nbytes: float, cost: Callable[[float], float]
+) -> tuple[float, Overlap]:
+    """As `best_bucket` for equal layers: bytes of the best bucket, and what it leaves exposed."""
+    best: tuple[float, Overlap] | None = None
+    bucket = 1
+    while best is None or bucket < 2 * layers:
+        size = min(bucket, layers)
+        tried = even_layers(layers, seconds, nbytes, size, cost)
+        # The larger bucket of two that are as good: fewer messages.
+        if best is None or tried.exposed <= best[1].exposed:
+            best = (size * nbytes, tried)
+        bucket *= 2
+    return best

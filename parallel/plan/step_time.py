@@ -299,12 +299,14 @@ def _data(
 
     layers = max(layers, 1)
     reduction = "reduce_scatter" if settings.zero else "all_reduce"
-    gradients = [total * job.gradient_bytes / layers] * layers
-    _, last = overlap.best_bucket([back / layers] * layers, gradients, lambda nbytes: both(reduction, nbytes))
+    gradients = total * job.gradient_bytes / layers
+    _, last = overlap.best_even_bucket(layers, back / layers, gradients, lambda nbytes: both(reduction, nbytes))
     tail, spent, each = last.exposed, last.communication, 0.0
     if settings.zero:
-        values = [total * job.weight_bytes / layers] * layers
-        _, gathered = overlap.best_bucket([ahead / layers] * layers, values, lambda nbytes: both("all_gather", nbytes))
+        values = total * job.weight_bytes / layers
+        _, gathered = overlap.best_even_bucket(
+            layers, ahead / layers, values, lambda nbytes: both("all_gather", nbytes)
+        )
         tail += gathered.exposed
         spent += gathered.communication
         later = settings.micro_batches - 1
