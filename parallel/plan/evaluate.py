@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from mindspeed_ms.parallel.plan import memory, rules
+from mindspeed_ms.parallel.plan.candidates import even
 from mindspeed_ms.parallel.plan.efficiency import Efficiency, efficiency_of
 from mindspeed_ms.parallel.plan.memory import Memory
 from mindspeed_ms.parallel.plan.model import ModelShape
@@ -29,9 +31,13 @@ class Evaluator:
     memory_limit: int | None = None
     rate: Efficiency | None = None
 
-    def __post_init__(self) -> None:
-        arranged: dict[tuple[int, ...], Arrangement] = {}
-        object.__setattr__(self, "_arranged", arranged)
+    @cached_property
+    def _arranged(self) -> dict[tuple[int, ...], Arrangement]:
+        return {}
+
+    @cached_property
+    def _works(self) -> dict[tuple[tuple[int, ...], int, bool], float]:
+        return {}
 
     @property
     def limit(self) -> int:
@@ -57,15 +63,32 @@ class Evaluator:
     def arrangement(self, settings: Settings) -> Arrangement:
         """Where the ranks sit on the cluster, and their groups."""
         key = (settings.data, settings.tensor, settings.pipeline, settings.context, settings.expert)
-        known: dict[tuple[int, ...], Arrangement] = getattr(self, "_arranged")  # noqa: B009
-        if key not in known:
-            known[key] = arrange(self.cluster, settings)
-        return known[key]
+        if key not in self._arranged:
+            self._arranged[key] = arrange(self.cluster, settings)
+        return self._arranged[key]
 
     def order(self, settings: Settings) -> tuple[int, ...] | None:
         """The slot of each rank; None: rank and slot are the same, which the model of time is quicker with."""
-        order = self.arrangement(settings).order
-        return None if order == tuple(range(len(order))) else order
+        if self._plain and self._whole(settings):
+            return None
+        arranged = self.arrangement(settings)
+        return None if arranged.order == tuple(range(len(arranged.order))) else arranged.order
+
+    @cached_property
+    def _plain(self) -> bool:
+        """Equal servers without pods, each with one kind of link: ranks in their natural order are as near as can be."""
+        first = self.cluster.servers[0]
+        words = {word for at, row in enumerate(first.kinds) for other, word in enumerate(row) if at != other}
+        return len(words) <= 1 and not self.cluster.pods and all(one.kinds == first.kinds for one in self.cluster.servers)
+
+    def _whole(self, settings: Settings) -> bool:
+        """Whether each dimension, with those inside it, is a whole share of a server or whole servers."""
+        size, product = len(self.cluster.servers[0].devices), 1
+        for degree in (settings.tensor, settings.context, settings.data):
+            product *= degree
+            if size % product and product % size:
+                return False
+        return settings.expert == 1 or size % settings.expert == 0 or settings.expert % size == 0
 
     def time(self, settings: Settings) -> StepTime:
         """Seconds of a step and its parts."""
@@ -80,6 +103,24 @@ class Evaluator:
     def bound(self, settings: Settings) -> float:
         """Seconds that no step is shorter than: what `time` gives is never less, and takes far longer to find."""
         return bound(settings, *self.chunks(settings))
+
+    def coarse(self, settings: Settings) -> float:
+        """As `bound`, of every way to split the layers: with the work spread as well as it can be."""
+        stages, count = settings.pipeline, settings.micro_batches
+        whole = self._work(settings)
+        if settings.schedule in ("1f1b", "gpipe"):
+            # The longest stage is shortest where each is shorter than the one before by a share 1 / micro-batches.
+            return whole / (1 - (1 - 1 / count) ** stages)
+        return whole * count / stages
+
+    def _work(self, settings: Settings) -> float:
+        """Seconds of one micro-batch on all stages together."""
+        degrees = (settings.data, settings.tensor, settings.pipeline, settings.context, settings.expert)
+        key = (degrees, settings.micro_batch, settings.sequence_parallel)
+        if key not in self._works:
+            probe = replace(settings, schedule="1f1b", virtual=1, layers=even(self.shape.layers, settings.pipeline))
+            self._works[key] = sum(map(sum, self.chunks(probe)))
+        return self._works[key]
 
     def varied(
         self, *, cluster: Cluster | None = None, memory_limit: int | None = None, efficiency: float = 1.0

@@ -60,6 +60,27 @@ def _pieces(counts: tuple[int, ...], seconds: list[float]) -> tuple[float, float
     return one, max(seconds[0] - counts[0] * one, 0.0), max(seconds[-1] - counts[-1] * one, 0.0)
 
 
+def moves(settings: Settings, evaluator: Evaluator) -> Iterator[Settings]:
+    """A layer less in the chunks of the busiest stage, or of the one that repeats most, and one more in another chunk."""
+    counts = [stop - first for first, stop in settings.chunks(evaluator.shape.layers)]
+    forward, backward = evaluator.chunks(settings)
+    stages = settings.pipeline
+    work = [sum(forward[stage::stages]) + sum(backward[stage::stages]) for stage in range(stages)]
+    busy = {max(range(stages), key=work.__getitem__)}
+    if settings.recompute_layers:
+        busy.add(max(range(stages), key=settings.recompute_layers.__getitem__))
+    plain = replace(settings, recompute="none", recompute_layers=None)
+    for source in sorted(busy):
+        longest = max(range(source, len(counts), stages), key=counts.__getitem__)
+        for target in range(stages):
+            if target not in busy and counts[longest] > 1:
+                shortest = min(range(target, len(counts), stages), key=counts.__getitem__)
+                moved = list(counts)
+                moved[longest] -= 1
+                moved[shortest] += 1
+                yield replace(plain, layers=() if len(set(moved)) == 1 else tuple(moved))
+
+
 def _round(seconds: float) -> float:
     return float(f"{seconds:.9g}")
 

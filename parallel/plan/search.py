@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -12,12 +13,13 @@ from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.parallel.plan import candidates
 from mindspeed_ms.parallel.plan.candidates import Limits
 from mindspeed_ms.parallel.plan.evaluate import Evaluator
-from mindspeed_ms.parallel.plan.fit import fitted, smallest, splits
+from mindspeed_ms.parallel.plan.fit import fitted, moves, smallest, splits
 from mindspeed_ms.parallel.plan.model import ModelShape
 from mindspeed_ms.parallel.plan.settings import Job, Settings
 from mindspeed_ms.parallel.topology.cluster import Cluster
 
 Degrees = tuple[int, int, int, int, int]
+_MOVES = 8  # of a layer from one chunk to another, of each candidate that is kept
 
 
 @dataclass(frozen=True)
@@ -68,24 +70,80 @@ def search(
     bases = list(_bases(devices, limits, evaluator, ranking))
     if not bases:
         raise _no_way(shape, job, devices, ranking)
-    groups = [group for base in bases for group in _groups(base, evaluator, limits)]
-    ranking.groups = len(groups)
     best = _Best(limits.keep)
-    for bound, _, group in sorted((evaluator.bound(group), at, group) for at, group in enumerate(groups)):
-        if bound >= best.worst(group):
-            ranking.pruned += 1
-            continue
-        found = False
-        for settings in fitted(group, evaluator, limits):
-            found = True
-            if evaluator.bound(settings) < best.worst(group):
-                ranking.evaluated += 1
-                best.offer(_candidate(settings, evaluator))
-        ranking.too_large += not found
+    _best_first(bases, evaluator, limits, ranking, best)
     ranking.candidates = best.ranked()
+    if limits.layers is None:
+        moved = [_moved(one, evaluator, limits, ranking) for one in ranking.candidates]
+        ranking.candidates = sorted(moved, key=lambda one: one.order)
     if not ranking.candidates:
         raise too_small(shape, cluster, job, limits, evaluator, bases)
     return ranking
+
+
+def _best_first(
+    bases: list[Settings], evaluator: Evaluator, limits: Limits, ranking: Ranking, best: _Best
+) -> None:
+    """Look at what may be the fastest first: bases by a coarse bound, then each of their splits by a finer one."""
+    ranking.groups = len(bases)
+    heap = [(coarse, at, base, False) for at, (coarse, base) in enumerate(_coarse(bases, evaluator, limits))]
+    heapq.heapify(heap)
+    count = len(heap)
+    while heap:
+        bound, _, settings, is_split = heapq.heappop(heap)
+        if bound >= best.worst(settings):
+            ranking.pruned += 1
+        elif is_split:
+            _try(settings, evaluator, limits, ranking, best)
+        else:
+            for split in splits(settings, evaluator, limits):
+                count += 1
+                heapq.heappush(heap, (max(bound, evaluator.bound(split)), count, split, True))
+
+
+def _coarse(bases: list[Settings], evaluator: Evaluator, limits: Limits) -> Iterator[tuple[float, Settings]]:
+    for base in bases:
+        for sequence in candidates.sequence_parallels(base, limits):
+            if not sequence or evaluator.job.seq % (base.context * base.tensor) == 0:
+                settings = replace(base, sequence_parallel=sequence)
+                yield evaluator.coarse(settings), settings
+
+
+def _try(group: Settings, evaluator: Evaluator, limits: Limits, ranking: Ranking, best: _Best) -> None:
+    """Time everything of one split that fits; what comes near the best gets its layers moved about."""
+    found = [settings for settings in fitted(group, evaluator, limits)]
+    ranking.too_large += not found
+    timed = []
+    for settings in found:
+        if evaluator.bound(settings) < best.worst(group):
+            ranking.evaluated += 1
+            timed.append(_candidate(settings, evaluator))
+    for one in timed:
+        best.offer(one)
+
+
+def _moved(one: Candidate, evaluator: Evaluator, limits: Limits, ranking: Ranking) -> Candidate:
+    """Move a layer from a chunk to another as long as that makes the step shorter, at most a few times."""
+    if one.settings.pipeline == 1:
+        return one
+    for _ in range(_MOVES):
+        better = next(_better(one, evaluator, limits, ranking), None)
+        if better is None:
+            break
+        one = better
+    return one
+
+
+def _better(one: Candidate, evaluator: Evaluator, limits: Limits, ranking: Ranking) -> Iterator[Candidate]:
+    alike = replace(limits, zero=one.settings.zero)
+    for split in moves(one.settings, evaluator):
+        if evaluator.bound(split) < one.seconds:
+            for settings in fitted(split, evaluator, alike):
+                if evaluator.bound(settings) < one.seconds:
+                    ranking.evaluated += 1
+                    found = _candidate(settings, evaluator)
+                    if found.order < one.order:
+                        yield found
 
 
 def _candidate(settings: Settings, evaluator: Evaluator) -> Candidate:
@@ -145,13 +203,6 @@ def _problem(base: Settings, devices: int, limits: Limits, evaluator: Evaluator)
     elif layers % chunks and layers >= chunks:
         base = replace(base, layers=candidates.even(layers, chunks))
     return evaluator.problem(base, devices)
-
-
-def _groups(base: Settings, evaluator: Evaluator, limits: Limits) -> Iterator[Settings]:
-    for sequence in candidates.sequence_parallels(base, limits):
-        settings = replace(base, sequence_parallel=sequence)
-        if not sequence or evaluator.job.seq % (base.context * base.tensor) == 0:
-            yield from splits(settings, evaluator, limits)
 
 
 def _degrees(one: Settings) -> Degrees:
