@@ -79,7 +79,9 @@ class Evaluator:
         """Equal servers without pods, each with one kind of link: ranks in their natural order are as near as can be."""
         first = self.cluster.servers[0]
         words = {word for at, row in enumerate(first.kinds) for other, word in enumerate(row) if at != other}
-        return len(words) <= 1 and not self.cluster.pods and all(one.kinds == first.kinds for one in self.cluster.servers)
+        return (
+            len(words) <= 1 and not self.cluster.pods and all(one.kinds == first.kinds for one in self.cluster.servers)
+        )
 
     def _whole(self, settings: Settings) -> bool:
         """Whether each dimension, with those inside it, is a whole share of a server or whole servers."""

@@ -12,6 +12,7 @@ from typing import Any
 from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.parallel.plan import candidates
 from mindspeed_ms.parallel.plan.candidates import Limits
+from mindspeed_ms.parallel.plan.describe import describe, gib
 from mindspeed_ms.parallel.plan.evaluate import Evaluator
 from mindspeed_ms.parallel.plan.fit import fitted, moves, smallest, splits
 from mindspeed_ms.parallel.plan.model import ModelShape
@@ -81,9 +82,7 @@ def search(
     return ranking
 
 
-def _best_first(
-    bases: list[Settings], evaluator: Evaluator, limits: Limits, ranking: Ranking, best: _Best
-) -> None:
+def _best_first(bases: list[Settings], evaluator: Evaluator, limits: Limits, ranking: Ranking, best: _Best) -> None:
     """Look at what may be the fastest first: bases by a coarse bound, then each of their splits by a finer one."""
     ranking.groups = len(bases)
     heap = [(coarse, at, base, False) for at, (coarse, base) in enumerate(_coarse(bases, evaluator, limits))]
@@ -113,13 +112,10 @@ def _try(group: Settings, evaluator: Evaluator, limits: Limits, ranking: Ranking
     """Time everything of one split that fits; what comes near the best gets its layers moved about."""
     found = [settings for settings in fitted(group, evaluator, limits)]
     ranking.too_large += not found
-    timed = []
     for settings in found:
         if evaluator.bound(settings) < best.worst(group):
             ranking.evaluated += 1
-            timed.append(_candidate(settings, evaluator))
-    for one in timed:
-        best.offer(one)
+            best.offer(timed(settings, evaluator))
 
 
 def _moved(one: Candidate, evaluator: Evaluator, limits: Limits, ranking: Ranking) -> Candidate:
@@ -141,12 +137,13 @@ def _better(one: Candidate, evaluator: Evaluator, limits: Limits, ranking: Ranki
             for settings in fitted(split, evaluator, alike):
                 if evaluator.bound(settings) < one.seconds:
                     ranking.evaluated += 1
-                    found = _candidate(settings, evaluator)
+                    found = timed(settings, evaluator)
                     if found.order < one.order:
                         yield found
 
 
-def _candidate(settings: Settings, evaluator: Evaluator) -> Candidate:
+def timed(settings: Settings, evaluator: Evaluator) -> Candidate:
+    """Settings with their seconds and bytes; whether they fit is not looked at."""
     peak = max(evaluator.stage_bytes(settings, stage) for stage in range(settings.pipeline))
     return Candidate(settings, evaluator.time(settings).total, peak)
 
@@ -227,8 +224,8 @@ def too_small(
     over = peak - evaluator.limit
     devices = limits.devices or cluster.size
     said = (
-        f"{shape.name} does not fit on {devices} devices of {_gb(evaluator.limit)}: the smallest settings "
-        f"({describe(settings)}) need {_gb(peak)} on a device, {_gb(over)} more"
+        f"{shape.name} does not fit on {devices} devices of {gib(evaluator.limit)}: the smallest settings "
+        f"({describe(settings)}) need {gib(peak)} on a device, {gib(over)} more"
     )
     needed = _devices_needed(shape, cluster, job, limits)
     if needed:
@@ -268,37 +265,3 @@ def _counts(used: int) -> Iterator[int]:
         if count > used + 8:
             yield count
         count *= 2
-
-
-def describe(one: Settings) -> str:
-    """Settings in a line, without what is as it is by default."""
-    words = [f"{name} {getattr(one, name)}" for name in ("data", "tensor", "pipeline", "context", "expert")]
-    words = [word for word in words if not word.endswith(" 1")] or ["data 1"]
-    words.append(f"micro-batch {one.micro_batch} x {one.micro_batches}")
-    if one.zero:
-        words.append(f"ZeRO {one.zero}")
-    if one.sequence_parallel:
-        words.append("sequence parallel")
-    if one.recompute != "none":
-        layers = one.recompute_layers
-        words.append(f"recompute {one.recompute}" + (f" of {_layers(layers)} layers" if layers else ""))
-    if one.pipeline > 1:
-        words.append(one.schedule + (f" x {one.virtual}" if one.virtual > 1 else ""))
-    if one.layers:
-        words.append(f"layers {_layers(one.layers)}")
-    return ", ".join(words)
-
-
-def _layers(numbers: tuple[int, ...]) -> str:
-    """Runs of equal numbers as `9x3 8`."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][0] == number:
-            runs[-1][1] += 1
-        else:
-            runs.append([number, 1])
-    return " ".join(f"{number}x{times}" if times > 1 else str(number) for number, times in runs)
-
-
-def _gb(size: float) -> str:
-    return f"{size / (1 << 30):.1f} GiB"
