@@ -45,7 +45,8 @@ class Document:
 
 class _Scanner:
     def __init__(self, text: str, line: int):
-        self.text, self.at, self.lines = text, 0, {}
+        self.text, self.at = text, 0
+        self.lines: dict[Path, int] = {}
         self._line, self._seen = line, 0
 
     def line(self) -> int:
