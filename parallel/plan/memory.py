@@ -38,6 +38,11 @@ class Memory:
         return self.total - self.buffers - self.margin
 
     @property
+    def needed(self) -> int:
+        """All but the margin: what cannot be done without."""
+        return self.pool + self.buffers
+
+    @property
     def total(self) -> int:
         """All of it."""
         return sum(getattr(self, field.name) for field in fields(self))

@@ -37,6 +37,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "llama3-70b": _model("llama", 8192, 28672, 80, 64, 8, 128256),
     "llama3.1-405b": _model("llama", 16384, 53248, 126, 128, 8, 128256),
     "smollm2-135m": _model("llama", 576, 1536, 30, 9, 3, 49152, tie_word_embeddings=True),
+    "qwen-7b": _model("qwen2", 4096, 11008, 32, 32, 32, 151936),  # the layout of its successor, with other names
+    "qwen-14b": _model("qwen2", 5120, 13696, 40, 40, 40, 152064),
     "qwen1.5-7b": _model("qwen2", 4096, 11008, 32, 32, 32, 151936),
     "qwen1.5-72b": _model("qwen2", 8192, 24576, 80, 64, 64, 152064),
     "qwen2.5-0.5b": _model("qwen2", 896, 4864, 24, 14, 2, 151936, tie_word_embeddings=True),
@@ -67,6 +69,14 @@ MODELS: dict[str, dict[str, Any]] = {
         num_experts=128,
         num_experts_per_tok=8,
         moe_intermediate_size=1536,
+    ),
+    "qwen3-coder-480b-a35b": _model(
+        "qwen3_moe",
+        *(6144, 8192, 62, 96, 8, 151936),
+        head_dim=128,
+        num_experts=160,
+        num_experts_per_tok=8,
+        moe_intermediate_size=2560,
     ),
     "mixtral-8x7b": _model("mixtral", *(4096, 14336, 32, 32, 8, 32000), num_local_experts=8, num_experts_per_tok=2),
     "mixtral-8x22b": _model("mixtral", *(6144, 16384, 56, 48, 8, 32768), num_local_experts=8, num_experts_per_tok=2),

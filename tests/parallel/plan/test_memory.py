@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from mindspeed_ms.parallel.plan import memory, parameters
+from mindspeed_ms.parallel.plan import memory, parameters, pipeline_schedule
 from mindspeed_ms.parallel.plan.model import read_model
 from mindspeed_ms.parallel.plan.settings import Job, Settings
 
@@ -88,6 +88,14 @@ def test_micro_batches_in_flight_are_those_of_the_schedule_played_out(pipeline, 
         assert memory.in_flight(settings, stage) == (replay(pipeline, micro_batches, stage),)
         gpipe = dataclasses.replace(settings, schedule="gpipe")
         assert memory.in_flight(gpipe, stage) == (micro_batches,)
+
+
+def test_chunks_in_flight_are_those_of_the_schedules_that_time_is_told_by():
+    for p, m, v, schedule in ((4, 8, 1, "1f1b"), (4, 8, 2, "interleaved"), (8, 16, 3, "interleaved"), (4, 2, 1, "gpipe")):
+        for stage in range(p):
+            settings = Settings(pipeline=p, micro_batches=m, virtual=v, schedule=schedule)
+            kept = sum(memory.in_flight(settings, stage)) / v
+            assert kept == pytest.approx(pipeline_schedule.in_flight(schedule, p, m, v, stage))
 
 
 def test_interleaving_keeps_the_share_more_that_its_paper_says():
