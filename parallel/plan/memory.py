@@ -148,6 +148,8 @@ def _gathered(shape: ModelShape, settings: Settings, job: Job) -> int:
 def _in_flight(schedule: str, pipeline: int, micro_batches: int, virtual: int, stage: int) -> tuple[int, ...]:
     if schedule == "gpipe":
         return (micro_batches,) * virtual
+    if schedule == "zero_bubble":  # weight gradients wait until every stage holds what the first one does
+        return (min(micro_batches, pipeline),) * virtual
     if schedule != "interleaved" or virtual == 1:
         return (min(micro_batches, pipeline - stage),) * virtual
     # Megatron's order: `pipeline` micro-batches through the first chunk, then through the second, and so on; before
