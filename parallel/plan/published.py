@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -43,6 +44,37 @@ def counts(judged: Iterable[Judged]) -> tuple[int, int]:
     """How many plans fit, and how many there are that this model of memory covers."""
     plans = [one for one in judged if one.verdict != "not modelled"]
     return sum(one.verdict == "fits" for one in plans), len(plans)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A row with a measurement of used memory, in MB of 2^20 bytes, without what lies between tensors."""
+
+    name: str
+    kind: str  # as the row has it: real or dryrun
+    recompute: str
+    measured: int
+    fullest: float  # as predicted for the stage that needs most
+    first: float  # as predicted for the first stage, whose rank 0 writes the log that is usually read
+
+    @property
+    def error(self) -> float:
+        """Of the fullest stage, as a share of what was measured."""
+        return self.fullest / self.measured - 1
+
+
+def measured(rows: Iterable[Row]) -> list[Measured]:
+    """What is predicted for the rows of whole plans whose memory was measured without fragments."""
+    found = []
+    for row in rows:
+        match = re.match(r"(\w+): (\d+) MB without", row["published"])
+        if row["kind"] != "measured-memory" or match is None or excuse(row):
+            continue
+        plan = plan_of(row)
+        pools = [stage.pool / (1 << 20) for stage in memory.stages(plan.shape, plan.settings, plan.job)]
+        kind, used = match.group(1), int(match.group(2))
+        found.append(Measured(plan.name, kind, plan.settings.recompute, used, max(pools), pools[0]))
+    return found
 
 
 def _judge(row: Row) -> Judged:
