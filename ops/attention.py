@@ -69,10 +69,10 @@ class AttentionReference(nn.Cell):
         b, t, heads, dim = q.shape
         s, kv_heads = k.shape[1], k.shape[2]
         group = heads // kv_heads
-        # the queries that share a key head lie one after the other: [B * Hkv, group * T, D]
-        q = q.reshape((b, t, kv_heads, group, dim)).transpose((0, 2, 3, 1, 4)).reshape((b * kv_heads, group * t, dim))
-        k = k.transpose((0, 2, 1, 3)).reshape((b * kv_heads, s, dim))
-        v = v.transpose((0, 2, 1, 3)).reshape((b * kv_heads, s, dim))
+        # the queries that share a key head lie one after the other: [B, Hkv, group * T, D]. Batch and heads are not
+        # joined: tensor parallelism splits the heads, data parallelism the batch.
+        q = q.reshape((b, t, kv_heads, group, dim)).transpose((0, 2, 3, 1, 4)).reshape((b, kv_heads, group * t, dim))
+        k, v = k.transpose((0, 2, 1, 3)), v.transpose((0, 2, 1, 3))
         scores = (self.scores(q, k) * self.scale).reshape((b, heads, t, s))
         hidden = ops.arange(s).reshape((1, s)) > ops.arange(t).reshape((t, 1)) + (s - t)
         if starts is not None:
@@ -80,7 +80,7 @@ class AttentionReference(nn.Cell):
         weights = self.softmax(ops.masked_fill(scores, hidden, float("-inf")))
         if seed is not None:
             weights = ops.masked_fill(weights * self.keep, dropped(seed, self.threshold, b, heads, t, s), 0.0)
-        y = self.mix(weights.reshape((b * kv_heads, group * t, s)), v).reshape((b, kv_heads, group, t, dim))
+        y = self.mix(weights.reshape((b, kv_heads, group * t, s)), v).reshape((b, kv_heads, group, t, dim))
         return y.transpose((0, 3, 1, 2, 4)).reshape((b, t, heads, dim))
 
 
