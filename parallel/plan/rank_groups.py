@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from mindspeed_ms.parallel.plan.settings import Settings
 from mindspeed_ms.parallel.topology.cluster import Cluster
+from mindspeed_ms.parallel.topology.collectives import best_of_shape
 from mindspeed_ms.parallel.topology.hierarchy import GroupShape, memory_of, shape_of
 
 Order = tuple[int, ...] | None
@@ -85,3 +86,10 @@ def period_of(cluster: Cluster) -> int:
     sizes = {len(pod) for pod in cluster.pods}
     regular = tuple(range(len(cluster.servers))) == tuple(server for pod in cluster.pods for server in pod)
     return len(first.devices) * sizes.pop() if len(sizes) == 1 and regular else 0
+
+
+def slowest(operation: str, shapes: tuple[GroupShape, ...], nbytes: float) -> float:
+    """Seconds of an operation in the slowest of some groups; 0 for none."""
+    if not shapes or nbytes <= 0:
+        return 0.0
+    return max(best_of_shape(operation, shape, nbytes).seconds for shape in shapes)

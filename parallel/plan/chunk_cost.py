@@ -1,0 +1,165 @@
+"""What a chunk of layers costs for one micro-batch: computation, recompute, and the communication inside a layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mindspeed_ms.parallel.plan import compute, parameters
+from mindspeed_ms.parallel.plan.compute import PieceTime, Split
+from mindspeed_ms.parallel.plan.efficiency import Efficiency
+from mindspeed_ms.parallel.plan.model import ModelShape
+from mindspeed_ms.parallel.plan.rank_groups import Order, group_shapes, slowest
+from mindspeed_ms.parallel.plan.settings import Job, Settings
+from mindspeed_ms.parallel.topology.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One layer and micro-batch: computation, and communication of its forward pass and of its backward pass."""
+
+    time: PieceTime
+    tensor: float
+    context: float
+    context_back: float
+    expert: float
+    hidden: float
+
+
+def _layer(
+    shape: ModelShape, settings: Settings, cluster: Cluster, job: Job, moe: bool, rate: Efficiency, order: Order
+) -> _Layer:
+    split = Split(settings.tensor, settings.context, settings.expert, settings.sequence_parallel)
+    time = compute.layer_time(
+        shape, job.seq, settings.micro_batch, moe, split, cluster.accelerator, rate, job.flash_attention
+    )
+    tokens = settings.micro_batch * job.seq / settings.context
+    hidden_bytes = tokens * shape.hidden * job.activation_bytes
+    tensor = 0.0
+    if settings.tensor > 1:
+        groups = group_shapes(cluster, settings, "tensor", order)
+        if settings.sequence_parallel:
+            tensor = 2 * (slowest("all_gather", groups, hidden_bytes) + slowest("reduce_scatter", groups, hidden_bytes))
+        else:
+            tensor = 2 * slowest("all_reduce", groups, hidden_bytes)
+    context, back, behind = _ring_attention(shape, settings, cluster, job, time.attention, order)
+    expert = 0.0
+    if moe and settings.expert > 1:
+        groups = group_shapes(cluster, settings, "expert", order)
+        cut = settings.tensor if settings.sequence_parallel else 1
+        expert = 2 * slowest("all_to_all", groups, shape.top_k * hidden_bytes / cut)
+    return _Layer(time, tensor, context, back, expert, behind)
+
+
+def _ring_attention(
+    shape: ModelShape, settings: Settings, cluster: Cluster, job: Job, attention: float, order: Order
+) -> tuple[float, float, float]:
+    """Seconds forward and backward that attention waits for keys and values, and what it hides (Liu et al. 2023).
+
+    Each of context - 1 steps sends keys and values on while the block at hand is computed; backward sends their
+    gradients, too.
+    """
+    if settings.context == 1:
+        return 0.0, 0.0, 0.0
+    groups = group_shapes(cluster, settings, "context", order)
+    tokens = settings.micro_batch * job.seq / settings.context
+    width = 2 * shape.kv_heads * shape.head_dim
+    if shape.kv_lora_rank:
+        width = shape.heads * (shape.head_dim + shape.rope_dim + shape.v_head_dim)
+    block = tokens * width * job.activation_bytes / min(settings.tensor, max(shape.kv_heads, 1))
+    once, twice = slowest("send", groups, block), slowest("send", groups, 2 * block)
+    steps, slice_ = settings.context - 1, attention / settings.context
+    forward = steps * max(0.0, once - slice_)
+    backward = steps * max(0.0, twice - slice_ * compute.ATTENTION_BACKWARD)
+    return forward, backward, steps * (once + twice) - forward - backward
+
+
+@dataclass
+class Chunk:
+    """Seconds of one virtual stage for one micro-batch, by what they are spent on."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+    recompute: float = 0.0
+    tensor: float = 0.0
+    context: float = 0.0
+    expert: float = 0.0
+    hidden: float = 0.0
+    ahead: float = 0.0  # all of forward, with communication
+    back: float = 0.0  # all of backward, with recompute and communication
+
+    def add(self, layer: _Layer, count: float, again: str) -> None:
+        """Add so many layers; `again`: what backward computes a second time."""
+        time = layer.time
+        talk = layer.tensor + layer.context + layer.expert
+        repeat = {"full": time.forward, "selective": time.cheap}.get(again, 0.0)
+        repeated = 1 if again == "full" else 0
+        self.forward += count * time.forward
+        self.backward += count * time.backward
+        self.recompute += count * repeat
+        self.tensor += count * layer.tensor * (2 + repeated)
+        self.context += count * (layer.context * (1 + repeated) + layer.context_back)
+        self.expert += count * layer.expert * (2 + repeated)
+        self.hidden += count * layer.hidden
+        self.ahead += count * (time.forward + talk)
+        self.back += count * (
+            time.backward + repeat + talk - layer.context + layer.context_back + (talk if repeated else 0.0)
+        )
+
+    def add_piece(self, time: PieceTime, tensor: float) -> None:
+        """Add the embedding or the head, with a tensor communication each way."""
+        self.forward += time.forward
+        self.backward += time.backward
+        self.tensor += 2 * tensor
+        self.ahead += time.forward + tensor
+        self.back += time.backward + tensor
+
+
+def chunks_of(
+    shape: ModelShape,
+    settings: Settings,
+    cluster: Cluster,
+    job: Job,
+    rate: Efficiency,
+    order: Order,
+    held: tuple[tuple[int, int], ...],
+) -> list[Chunk]:
+    repeated = _repeated(settings, tuple(stop - first for first, stop in held))
+    kind: dict[bool, _Layer] = {}
+    chunks = []
+    for (first, stop), again in zip(held, repeated, strict=True):
+        chunk = Chunk()
+        plain, with_experts = parameters.layer_kinds(shape, first, stop)
+        for moe, number in ((False, plain), (True, with_experts)):
+            if not number:
+                continue
+            if moe not in kind:
+                kind[moe] = _layer(shape, settings, cluster, job, moe, rate, order)
+            if settings.recompute == "full":
+                part = number * again / (stop - first)
+                chunk.add(kind[moe], part, "full")
+                chunk.add(kind[moe], number - part, "none")
+            else:
+                chunk.add(kind[moe], number, settings.recompute)
+        chunks.append(chunk)
+    split = Split(settings.tensor, settings.context, settings.expert, settings.sequence_parallel)
+    args = (shape, job.seq, settings.micro_batch, split, cluster.accelerator, rate)
+    groups = group_shapes(cluster, settings, "tensor", order)
+    tokens = settings.micro_batch * job.seq / settings.context
+    once = slowest("all_reduce", groups, tokens * shape.hidden * job.activation_bytes)
+    chunks[0].add_piece(compute.embedding_time(*args), once / 2)
+    chunks[-1].add_piece(compute.head_time(*args), once / 2)
+    return chunks
+
+
+def _repeated(settings: Settings, layers: tuple[int, ...]) -> list[float]:
+    """How many layers of each chunk are computed again."""
+    if settings.recompute != "full":
+        return [0.0] * len(layers)
+    if settings.recompute_layers is None:
+        return [float(count) for count in layers]
+    stages = settings.pipeline
+    held = [sum(layers[stage::stages]) for stage in range(stages)]
+    return [
+        min(1.0, settings.recompute_layers[index % stages] / (held[index % stages] or 1)) * count
+        for index, count in enumerate(layers)
+    ]
