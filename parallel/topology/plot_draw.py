@@ -65,7 +65,9 @@ def _grid(scene: Scene) -> _Grid:
     wide = max(max(sum(_reach(ring) for ring in server) for server in scene.servers) + 0.3, 2.6)
     high = max(_reach(ring) for server in scene.servers for ring in server) + 0.55
     count = len(scene.servers)
-    columns = min(count, max(1, round(math.sqrt(count * high * 1.5 / wide))))  # a little wider than high
+    square = min(count, max(1, round(math.sqrt(count * high * 1.5 / wide))))  # a little wider than high
+    near = range(max(1, square - 1), min(count, square + 1) + 1)
+    columns = min(near, key=lambda number: (-count % number, abs(number - square)))  # with few empty places
     return _Grid(columns, wide, high)
 
 
@@ -186,6 +188,7 @@ def _title(scene: Scene) -> str:
     part = f", the first {shown} shown" if shown < len(cluster.servers) else ""
     text = f"{cluster.name}: {cluster.size} devices ({cluster.accelerator.name}) in {servers}{part}. "
     groups = [spot.group for server in scene.servers for ring in server for spot in ring]
-    text += f"Colour: {scene.what}"
+    ranked = any(spot.rank is not None for server in scene.servers for ring in server for spot in ring)
+    text += f"Numbers: device ids{', and ranks after r' if ranked else ''}. Colour: {scene.what}"
     text += ", again the same after ten" if max((group or 0 for group in groups), default=0) >= len(COLOURS) else ""
     return text + ("; grey: no rank." if None in groups else ".")
