@@ -26,7 +26,8 @@ _COMMANDS = {
     "generate": ("generate", "4. Use it"),
     "chat": ("chat", "4. Use it"),
     "serve": ("serve", "4. Use it"),
-    "ops": ("ops", "5. Look underneath"),
+    "topo": ("topo", "5. Plan for many devices"),
+    "ops": ("ops", "6. Look underneath"),
 }
 
 

@@ -45,17 +45,23 @@ def _read(spec: str, servers: int | None, accelerator: str | None, like: str | N
     if is_preset or path.suffix.lower() in (".yaml", ".yml"):
         cluster = read_yaml(preset_path(spec) if is_preset else path, servers)
         return _of(cluster, accelerator) if accelerator else cluster
-    text = _text(path, spec)
+    text = read_file(spec)
     if _is_rank_table(text):
         cluster = _from_rank_table(text, spec, servers, like)
         return _of(cluster, accelerator) if accelerator else cluster
     server = read_topology(text, spec, path.stem[:64] or "server")
-    return _equal(server, servers or 1, accelerator or _named(text) or guess_accelerator(server), spec)
+    if known := accelerator or _named(text):
+        return _equal(server, servers or 1, known, spec)
+    guessed = _equal(server, servers or 1, guess_accelerator(server), spec)
+    device = guessed.accelerator
+    source = f"assumed from the links, npu-smi's matrix does not name it; {device.source}"
+    return replace(guessed, accelerator=replace(device, source=source))
 
 
-def _text(path: Path, spec: str) -> str:
+def read_file(spec: str) -> str:
+    """The text of a file that a user names, as far as it is UTF-8. Raises ConfigError."""
     try:
-        return read_regular(path, _MAX_BYTES).decode("utf-8-sig", "replace")
+        return read_regular(spec, _MAX_BYTES).decode("utf-8-sig", "replace")
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigError(f"{spec}: neither a file nor a preset; the presets are {', '.join(preset_names())}") from None
     except (OSError, ValueError) as error:  # ValueError: a name with a null byte
