@@ -54,6 +54,12 @@ def degrees(shape: ModelShape, job: Job, devices: int, limits: Limits) -> Iterat
 
 def check(limits: Limits, devices: int, job: Job) -> None:
     """Raises ConfigError when the fixed degrees do not go into the devices, or do not go together."""
+    for name in ("data", "tensor", "pipeline", "context", "expert", "micro_batch", "virtual"):
+        value = getattr(limits, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} is {value}; expected a whole number from 1")
+    if limits.zero not in (None, 0, 1, 2, 3):
+        raise ConfigError(f"zero is {limits.zero}; expected 0, 1, 2 or 3")
     fixed = {name: getattr(limits, name) for name in ("data", "tensor", "pipeline", "context")}
     given = {name: value for name, value in fixed.items() if value is not None}
     product = 1
@@ -127,15 +133,14 @@ def schedules(shape: ModelShape, settings: Settings, limits: Limits) -> Iterator
 
 def zeros(settings: Settings, limits: Limits) -> Sequence[int]:
     """The ZeRO stages; a single replica has nothing to spread."""
-    if limits.zero is not None:
-        return (limits.zero,)
-    return (0, 1, 2, 3) if settings.data * settings.context > 1 else (0,)
+    levels = (0, 1, 2, 3) if settings.data * settings.context > 1 else (0,)
+    return levels if limits.zero is None else (limits.zero,)
 
 
 def sequence_parallels(settings: Settings, limits: Limits) -> Sequence[bool]:
     """Whether norms are split along the sequence as well; the first needs less memory."""
     if limits.sequence_parallel is not None:
-        return (limits.sequence_parallel and settings.tensor > 1,)
+        return (limits.sequence_parallel,)
     return (True, False) if settings.tensor > 1 else (False,)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,20 +12,31 @@ from mindspeed_ms.parallel.plan.candidates import Limits, even, sequence_paralle
 from mindspeed_ms.parallel.plan.evaluate import Evaluator
 from mindspeed_ms.parallel.plan.settings import Settings
 
+_FEW = 64  # ways to split layers, or to choose those that are computed again, that are all tried
+
 
 def splits(base: Settings, evaluator: Evaluator, limits: Limits) -> list[Settings]:
-    """The ways to split the layers: even, with the longer chunks in the middle, and level in time; each only once."""
+    """The ways to split the layers: all where they are few; else even, with the longer chunks in the middle or first,
+    and level in time.
+    """
     layers, chunks = evaluator.shape.layers, base.pipeline * base.virtual
     if limits.layers is not None:
         return [replace(base, layers=limits.layers)]
     if chunks == 1:
         return [base]
+    if math.comb(layers - 1, chunks - 1) <= _FEW:
+        return [replace(base, layers=() if len(set(one)) == 1 else one) for one in _all_splits(layers, chunks)]
     found = [even(layers, chunks)]
     if layers % chunks:
         short, rest = divmod(layers, chunks)
         found.append(tuple(short + (chunk < rest) for chunk in range(chunks)))
     found.append(level(base, evaluator))
     return [replace(base, layers=() if len(set(one)) == 1 else one) for one in dict.fromkeys(found)]
+
+
+def _all_splits(layers: int, chunks: int) -> Iterator[tuple[int, ...]]:
+    for cuts in itertools.combinations(range(1, layers), chunks - 1):
+        yield tuple(stop - start for start, stop in itertools.pairwise((0, *cuts, layers)))
 
 
 def level(base: Settings, evaluator: Evaluator) -> tuple[int, ...]:
@@ -88,8 +101,10 @@ def _round(seconds: float) -> float:
 def fitted(base: Settings, evaluator: Evaluator, limits: Limits) -> Iterator[Settings]:
     """All ZeRO stages and the least recomputation with which a split fits; nothing where it does not.
 
-    Recomputation only ever adds time, so it is tried where memory asks for it, and no layer more than it asks for.
+    Recomputation adds time, so it is tried where memory asks for it, and no layer more than it asks for. In a pipeline
+    a stage that waits may still win by it, since gradients then hide behind more: where there are few ways, all are tried.
     """
+    few = base.pipeline > 1 and math.prod(size + 1 for size in held(base, evaluator.shape.layers)) <= _FEW
     for zero in zeros(base, limits):
         settings = replace(base, zero=zero)
         if limits.recompute is not None:
@@ -97,9 +112,23 @@ def fitted(base: Settings, evaluator: Evaluator, limits: Limits) -> Iterator[Set
             continue
         if evaluator.fits(settings):
             yield settings
-            continue
+            if not few:
+                continue
         yield from _with(settings, "selective", evaluator)
         yield from _with(settings, "full", evaluator)
+        if few:
+            yield from _all_counts(settings, evaluator)
+
+
+def _all_counts(settings: Settings, evaluator: Evaluator) -> Iterator[Settings]:
+    """Every number of layers of each stage, above what memory asks for."""
+    least = again(settings, evaluator)
+    if least is None:
+        return
+    sizes = held(settings, evaluator.shape.layers)
+    for counts in itertools.product(*(range(low, size + 1) for low, size in zip(least, sizes, strict=True))):
+        if counts != least:
+            yield replace(settings, recompute="full", recompute_layers=None if counts == sizes else counts)
 
 
 def _with(settings: Settings, recompute: str, evaluator: Evaluator) -> Iterator[Settings]:

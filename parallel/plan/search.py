@@ -194,7 +194,11 @@ def _bases(devices: int, limits: Limits, evaluator: Evaluator, ranking: Ranking)
 
 
 def _problem(base: Settings, devices: int, limits: Limits, evaluator: Evaluator) -> str:
+    """Why a base cannot be run with what is fixed of its other settings; empty: it can."""
     layers, chunks = evaluator.shape.layers, base.pipeline * base.virtual
+    if limits.zero and base.data * base.context == 1:
+        return f"zero {limits.zero} spreads over data x context, which is 1; turn it off or raise data"
+    base = replace(base, sequence_parallel=bool(limits.sequence_parallel))
     if limits.layers is not None:
         base = replace(base, layers=limits.layers)
     elif layers % chunks and layers >= chunks:
