@@ -80,4 +80,6 @@ def _data(
             each = wait
             spent += later * (last.communication + 2 * again) + again
             tail += max(0.0, again - back)
+            # What the first and the last micro-batch wait for is in `each` already.
+            tail = max(0.0, tail - each)
     return DataCost(tail, each, max(0.0, spent - tail - each * (settings.micro_batches - 1)))

@@ -71,6 +71,8 @@ def search(
     bases = list(_bases(devices, limits, evaluator, ranking))
     if not bases:
         raise _no_way(shape, job, devices, ranking)
+    if _least(bases, evaluator, limits)[0] > evaluator.limit and limits.recompute in (None, "full"):
+        raise too_small(shape, cluster, job, limits, evaluator, bases)
     best = _Best(limits.keep)
     _best_first(bases, evaluator, limits, ranking, best)
     ranking.candidates = best.ranked()
@@ -239,7 +241,11 @@ def too_small(
 
 def _least(bases: Iterable[Settings], evaluator: Evaluator, limits: Limits) -> tuple[int, Settings]:
     """The settings that take least memory, with bytes of their fullest device."""
-    return min((smallest(base, evaluator, limits) for base in bases), key=lambda one: one[0])
+    # The first base of each degrees has the smallest micro-batch and the fewest chunks: what follows takes more.
+    first: dict[Degrees, Settings] = {}
+    for base in bases:
+        first.setdefault(_degrees(base), base)
+    return min((smallest(base, evaluator, limits) for base in first.values()), key=lambda one: one[0])
 
 
 def _devices_needed(shape: ModelShape, cluster: Cluster, job: Job, limits: Limits) -> int | None:

@@ -116,8 +116,8 @@ def test_70b_on_1024_devices_takes_less_than_ten_seconds():
 
 
 def test_a_cluster_too_small_says_by_how_many_bytes_and_devices():
-    shape, job, limits = replace(DENSE, layers=16), Job(2048, 32), Limits(memory=5 * GIB // 2)
-    with pytest.raises(ConfigError, match=r"on 4 devices of 2.5 GiB: .* need .* GiB on a device, .* GiB more; ") as error:
+    shape, job, limits = replace(DENSE, layers=8), Job(2048, 16), Limits(memory=2 * GIB)
+    with pytest.raises(ConfigError, match=r"on 4 devices of 2.0 GiB: .* need .* GiB on a device, .* GiB more; ") as error:
         search(shape, cluster_of(MESH), job, limits)
     needed, more = map(int, re.findall(r"(\d+) (?:such devices|more)", str(error.value).split("; ")[1]))
     assert needed == 4 + more > 4
