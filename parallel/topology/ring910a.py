@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.parallel.topology import schedules, simulate
-from mindspeed_ms.parallel.topology.cluster import Cluster, Server
-from mindspeed_ms.parallel.topology.hierarchy import shape_of, widest_ring
+from mindspeed_ms.parallel.topology.cluster import Cluster
+from mindspeed_ms.parallel.topology.hierarchy import widest_ring
+from mindspeed_ms.parallel.topology.rings import find_rings
 from mindspeed_ms.parallel.topology.simulate import Ways
 
 SIZES = tuple(1 << power for power in range(8, 32))
@@ -38,19 +39,15 @@ class Comparison:
 
 def halves(cluster: Cluster) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The two groups of the first server. Raises ConfigError where it has no two equal groups over slower links."""
-    server = cluster.servers[0]
-    slots = range(len(server.devices))
-    levels = shape_of(cluster, slots).levels
-    if len(levels) != 2 or levels[1].size != 2:
-        sizes = " x ".join(str(level.size) for level in levels)
+    rings = find_rings(cluster.servers[0], cluster.links)
+    groups = [tuple(sorted(ring.slots)) for ring in rings]
+    if len(groups) != 2 or len(groups[0]) != len(groups[1]):
+        sizes = " + ".join(str(len(group)) for group in groups)
         raise ConfigError(f"{cluster.name}: expected a server of two equal groups joined by slower links, not {sizes}")
-    kind = levels[0].mesh.kind
-    first = tuple(slot for slot in slots if slot == 0 or server.kinds[0][slot] == kind)
-    second = tuple(slot for slot in slots if slot not in first)
-    return first, _partners(server, cluster, first, second)
+    return groups[0], _partners(cluster, groups[0], groups[1])
 
 
-def _partners(server: Server, cluster: Cluster, first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
+def _partners(cluster: Cluster, first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
     """The second group so that members of the same number are nearest to each other."""
     left = list(second)
     found = []
