@@ -99,13 +99,11 @@ def arrange(cluster: Cluster, degrees: HasDegrees) -> Arrangement:
             f"the job has {size} ranks, the cluster {cluster.name} {cluster.size} devices: "
             f"{size - cluster.size} too few; add servers, or lower data, tensor, pipeline or context"
         )
-    blocks = _places(cluster)
-    count = size
-    steps = (degrees.tensor, degrees.context, _inner_data(degrees), degrees.data // _inner_data(degrees))
-    for factor in (*steps, degrees.pipeline):
-        count //= factor
-        blocks = _nearest(_merge(blocks, factor), count)
-    order = tuple(slot for block in blocks for slot in block.slots)
+    blocks = _nearest(_merge(_places(cluster), degrees.tensor), size // degrees.tensor)
+    inner = _inner_data(degrees)
+    for factor in (degrees.context, inner, degrees.data // inner, degrees.pipeline):
+        blocks = _merge(blocks, factor)
+    order = max(blocks, key=lambda block: len(block.path)).slots  # the first of those that reach least far
     return Arrangement(order, rank_groups(degrees))
 
 
@@ -113,6 +111,9 @@ def _inner_data(degrees: HasDegrees) -> int:
     """How many data ranks an expert group spans, where it spans whole context groups; else 1."""
     inner, rest = divmod(degrees.expert, degrees.context)
     return inner if inner > 1 and rest == 0 and degrees.data % inner == 0 else 1
+
+
+_SERVER = 2  # length of the path of what one server holds, but no component of fast links
 
 
 @dataclass(frozen=True)
@@ -163,10 +164,12 @@ def _merge(blocks: list[_Block], factor: int) -> list[_Block]:
 
 
 def _nearest(blocks: list[_Block], count: int) -> list[_Block]:
-    """Without those blocks that reach furthest, as far as `count` are left without them."""
-    depths = sorted({len(block.path) for block in blocks}, reverse=True)
-    for depth in depths:
-        near = [block for block in blocks if len(block.path) >= depth]
-        if len(near) >= count:
-            return near
-    return blocks
+    """The tensor groups to take: all that lie inside rings if these are enough, else they and the nearest of the rest.
+
+    More than `count` are left where there is a choice that costs nothing: groups of groups then choose.
+    """
+    inside = [block for block in blocks if len(block.path) > _SERVER]
+    if len(inside) >= count or len(blocks) == count:
+        return inside if len(inside) >= count else blocks
+    rank = sorted(range(len(blocks)), key=lambda at: -len(blocks[at].path))
+    return [blocks[at] for at in sorted(rank[:count])]
