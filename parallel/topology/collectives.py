@@ -17,7 +17,7 @@ from functools import cache, lru_cache
 from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.parallel.topology import schedules, simulate
 from mindspeed_ms.parallel.topology.cluster import Cluster, Link
-from mindspeed_ms.parallel.topology.hierarchy import GroupShape, Level, shape_of, worst
+from mindspeed_ms.parallel.topology.hierarchy import GroupShape, Level, shape_of
 
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send")
 ALGORITHMS = {
@@ -156,14 +156,42 @@ def _in_turn(operation: str, levels: tuple[Level, ...], nbytes: float, gamma: fl
 
 
 def _one_ring(operation: str, levels: tuple[Level, ...], nbytes: float, gamma: float) -> Choice:
-    """Every member in one ring (one by one for an all_to_all), as fast as its narrowest link."""
+    """Every member in one ring through all levels (one by one for an all_to_all): a round takes its slowest link."""
     size = 1
     for level in levels:
         size *= level.size
-    link = worst(level.ring for level in levels)
     name = "pairwise" if operation == "all_to_all" else "ring"
-    seconds = time_of(operation, name, size, nbytes, link, gamma)
-    return Choice(name, seconds, ((f"{operation} {name} of {size} over {link.kind}", seconds),))
+    steps, sent, reduced = _counts(operation, name, size, False)
+    block = sent / steps * nbytes
+    each = [level.ring.latency + block / level.ring.bandwidth for level in levels]
+    if operation == "broadcast":
+        seconds = sum(count * once for count, once in zip(_hops(levels, size), each, strict=True))
+    elif operation == "all_to_all":
+        rounds = _rounds(levels, size)
+        seconds = sum(count * max(each[number:]) for number, count in enumerate(rounds))
+    else:
+        seconds = steps * max(each) + reduced * nbytes * gamma
+    return Choice(name, seconds, ((f"{operation} {name} of {size} over all levels", seconds),))
+
+
+def _hops(levels: tuple[Level, ...], size: int) -> list[int]:
+    """How many neighbours on a chain through all members are joined at each level."""
+    found, inside = [], 1
+    for level in levels:
+        found.append(size // inside - size // (inside * level.size))
+        inside *= level.size
+    return found
+
+
+def _rounds(levels: tuple[Level, ...], size: int) -> list[int]:
+    """Of the rounds in which all send by one and the same distance, how many use each level as their innermost."""
+    found, inside, before = [], 1, 0
+    for level in levels:
+        inside *= level.size
+        nearer = min(2 * (inside - 1), size - 1)
+        found.append(nearer - before)
+        before = nearer
+    return found
 
 
 def _played(operation: str, shape: GroupShape, nbytes: float, gamma: float) -> Choice:

@@ -28,7 +28,11 @@ Round = tuple[Message, ...]
 
 @dataclass(frozen=True)
 class Schedule:
-    """An operation among `ranks`: each holds n bytes in `blocks` blocks (an all_to_all has as many again to fill)."""
+    """An operation among `ranks`: each holds n bytes in `blocks` blocks.
+
+    An all_to_all has as many places again for what arrives, and as many more for what is on its way. A message of a
+    rank to itself costs nothing.
+    """
 
     operation: str
     ranks: int
@@ -160,8 +164,33 @@ def _all_to_all(algorithm: str, p: int) -> list[Round]:
         return Message(source, target, (target,), (p + source,))
 
     if algorithm == "mesh":
-        return [tuple(message(a, b) for a in range(p) for b in range(p) if a != b)]
-    return [tuple(message(r, (r + step) % p) for r in range(p)) for step in range(1, p)]
+        return [tuple(message(a, b) for a in range(p) for b in range(p))]
+    return [tuple(message(r, (r + step) % p) for r in range(p)) for step in range(p)]
+
+
+def hierarchical_all_to_all(inner: tuple[str, int], outer: tuple[str, int]) -> Schedule:
+    """Inside each server blocks go to the rank with the place of their target, then between servers to the target.
+
+    inner, outer: (algorithm, ranks). Rank = server · inner ranks + place.
+    """
+    size, servers = inner[1], outer[1]
+    p = size * servers
+
+    def inside(server: int, m: Message) -> Message:
+        a, b = m.source, m.target
+        taken = tuple(other * size + b for other in range(servers))
+        return Message(
+            server * size + a, server * size + b, taken, tuple(2 * p + other * size + a for other in range(servers))
+        )
+
+    def across(place: int, m: Message) -> Message:
+        a, b = m.source, m.target
+        taken = tuple(2 * p + b * size + i for i in range(size))
+        return Message(a * size + place, b * size + place, taken, tuple(p + a * size + i for i in range(size)))
+
+    rounds = [tuple(inside(server, m) for server in range(servers) for m in r) for r in _all_to_all(*inner)]
+    rounds += [tuple(across(place, m) for place in range(size) for m in r) for r in _all_to_all(*outer)]
+    return Schedule("all_to_all", p, p, tuple(rounds))
 
 
 def schedule_of(operation: str, algorithm: str, p: int) -> Schedule:
@@ -205,9 +234,10 @@ def _lifted(
     return rounds
 
 
-def hierarchical(operation: str, inner: tuple[str, int], above: Schedule) -> Schedule:
+def hierarchical(operation: str, inner: tuple[str, int], above: Schedule, gather: str = "") -> Schedule:
     """Compose as HCCL does on Atlas A2: `inner` (algorithm, ranks) inside each server, `above` between servers.
 
+    `gather`: another algorithm for the closing all_gather.
     Rank = server · inner ranks + place. Reduce_scatter: between, then inside. All_gather: inside, then between.
     All_reduce: reduce_scatter inside, all_reduce between, all_gather inside. Broadcast: scatter inside, broadcast
     between, all_gather inside.
@@ -224,7 +254,7 @@ def hierarchical(operation: str, inner: tuple[str, int], above: Schedule) -> Sch
         first = "reduce_scatter" if operation == "all_reduce" else "scatter"
         groups = (within, blocks) if operation == "all_reduce" else (within[:1], blocks[:1])
         rounds = _lifted(schedule_of(first, algorithm, size), *groups) + _lifted(above, across, own)
-        rounds += _lifted(schedule_of("all_gather", algorithm, size), within, blocks)
+        rounds += _lifted(schedule_of("all_gather", gather or algorithm, size), within, blocks)
         return Schedule(operation, size * servers, size * pieces, tuple(rounds))
     coarse = [[range(server * size, (server + 1) * size) for server in range(servers)]] * size
     fine = [[[server * size + place] for place in range(size)] for server in range(servers)]

@@ -48,6 +48,8 @@ def _round(messages: Sequence[Any], block: float, link_of: LinkOf, gamma: float,
     routes = []
     added: dict[int, float] = {}
     for message in messages:
+        if message.source == message.target:
+            continue
         size = len(message.taken) * block
         link = link_of(message.source, message.target)
         ways = _ways(message.source, message.target, link)
@@ -69,9 +71,7 @@ def deliver(schedule: Schedule, buffers: Sequence[Sequence[Any]]) -> list[list[A
     """
     held = [list(buffer) for buffer in buffers]
     if schedule.operation == "all_to_all":
-        held = [[*buffer, *([None] * len(buffer))] for buffer in held]
-        for rank, buffer in enumerate(held):
-            buffer[schedule.ranks + rank] = buffer[rank]
+        held = [[*buffer, *([None] * 2 * len(buffer))] for buffer in held]
     for messages in schedule.rounds:
         flying = [[held[m.source][block] for block in m.taken] for m in messages]
         for m, values in zip(messages, flying, strict=True):

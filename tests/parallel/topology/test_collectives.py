@@ -100,7 +100,7 @@ def check_delivery(schedule):
     for rank, right in enumerate(wanted(schedule.operation, buffers)):
         got = held[rank]
         if schedule.operation == "all_to_all":
-            got = got[schedule.blocks :]
+            got = got[schedule.blocks : 2 * schedule.blocks]
         if schedule.operation in ("reduce_scatter", "scatter"):
             got = got[rank : rank + 1]
         assert got == right.tolist(), (schedule.operation, rank)
@@ -124,6 +124,11 @@ def test_messages_of_hierarchies_and_pipelines_bring_the_right_numbers(operation
         check_delivery(schedules.pipeline(operation, size, servers))
 
 
+def test_messages_of_an_all_to_all_in_two_steps_bring_the_right_numbers():
+    for inner, outer in itertools.product(("mesh", "pairwise"), repeat=2):
+        check_delivery(schedules.hierarchical_all_to_all((inner, 4), (outer, 3)))
+
+
 @pytest.mark.parametrize("inside", [WIRE, PORT], ids=["wires", "one port"])
 @pytest.mark.parametrize("operation", ["all_reduce", "reduce_scatter", "all_gather"])
 def test_the_pipeline_formula_equals_its_simulation(operation, inside):
@@ -141,30 +146,57 @@ def test_the_pipeline_formula_equals_its_simulation(operation, inside):
 
 def all_ways(operation, size, servers):
     """Every schedule of the menu on `servers` servers of `size` devices."""
-    names = ALGORITHMS[operation]
-    rings = ("pairwise",) if operation == "all_to_all" else ("ring",)
-    yield from (schedules.schedule_of(operation, name, size * servers) for name in rings)
-    first = {"all_reduce": "reduce_scatter", "broadcast": "scatter"}.get(operation, operation)
-    gather = "all_gather" if operation in ("all_reduce", "broadcast") else first
-    for inner, outer in itertools.product(ALGORITHMS[first], names):
-        if inner in ALGORITHMS[gather] and can(first, inner, size) and can(operation, outer, servers):
-            above = schedules.schedule_of(operation, outer, servers)
-            yield schedules.hierarchical(operation, (inner, size), above)
-    if operation not in ("broadcast", "all_to_all"):
+    if operation == "all_to_all":
+        yield schedules.schedule_of(operation, "pairwise", size * servers)
+        for inner, outer in itertools.product(ALGORITHMS[operation], repeat=2):
+            yield schedules.hierarchical_all_to_all((inner, size), (outer, servers))
+        return
+    yield schedules.schedule_of(operation, "ring", size * servers)
+    above = [
+        schedules.schedule_of(operation, name, servers)
+        for name in ALGORITHMS[operation]
+        if can(operation, name, servers)
+    ]
+    yield from two_levels(operation, size, above)
+    if operation != "broadcast":
         yield schedules.pipeline(operation, size, servers)
 
 
-@pytest.mark.parametrize("operation", ["all_reduce", "reduce_scatter", "all_gather"])
+def two_levels(operation, size, above):
+    first = {"all_reduce": "reduce_scatter", "broadcast": "scatter"}.get(operation, operation)
+    gathers = ALGORITHMS["all_gather"] if operation == "broadcast" else ("",)
+    for inner, outer, gather in itertools.product(ALGORITHMS[first], above, gathers):
+        if can(first, inner, size) and can("all_gather", gather, size):
+            yield schedules.hierarchical(operation, (inner, size), outer, gather)
+
+
+OPERATIONS = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast"]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize(("size", "servers"), [(2, 2), (4, 3), (8, 2), (4, 4)])
 def test_the_choice_is_the_minimum_over_every_simulated_way(operation, size, servers):
     cluster = cluster_of(servers, mesh(size))
     slots = range(size * servers)
-    for nbytes in (64, 1e4, 1e6, 1e9):
-        link = simulate.links_of(cluster, slots)
-        seconds = min(simulate.run(way, nbytes, link, GAMMA) for way in all_ways(operation, size, servers))
+    link = simulate.links_of(cluster, slots)
+    ways = list(all_ways(operation, size, servers))
+    for nbytes in (64, 1e6, 1e9):
+        seconds = min(simulate.run(way, nbytes, link, GAMMA) for way in ways)
         choice = best(operation, slots, nbytes, cluster, GAMMA)
         assert choice.seconds == pytest.approx(seconds, rel=1e-12)
         assert sum(part for _, part in choice.parts) == pytest.approx(choice.seconds)
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "reduce_scatter", "all_gather"])
+def test_three_levels_are_the_minimum_over_every_simulated_way_too(operation):
+    links = {"HCCS": WIRE, "ROCE": PORT, "UB": Link("UB", 50e9, 4e-6, True, "test")}
+    cluster = cluster_of(4, mesh(4), links, pods=((0, 1), (2, 3)), within_pod="UB")
+    link = simulate.links_of(cluster, range(16))
+    above = [*all_ways(operation, 2, 2)]
+    ways = [schedules.schedule_of(operation, "ring", 16), *two_levels(operation, 4, above)]
+    for nbytes in (64, 1e6, 1e9):
+        seconds = min(simulate.run(way, nbytes, link) for way in ways)
+        assert best(operation, range(16), nbytes, cluster).seconds == pytest.approx(seconds, rel=1e-12)
 
 
 @pytest.mark.parametrize("p", [2, 3, 6, 8])
