@@ -27,6 +27,7 @@ _COMMANDS = {
     "chat": ("chat", "4. Use it"),
     "serve": ("serve", "4. Use it"),
     "topo": ("topo", "5. Plan for many devices"),
+    "plan": ("plan", "5. Plan for many devices"),
     "ops": ("ops", "6. Look underneath"),
 }
 

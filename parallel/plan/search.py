@@ -33,9 +33,9 @@ class Candidate:
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """The faster first; of equally fast ones that with less memory, then the simpler one."""
+        """The faster first; of equally fast ones the simpler one, then that with less memory."""
         one = self.settings
-        return (float(f"{self.seconds:.9g}"), self.peak, one.zero, one.virtual, _degrees(one), one.micro_batch)
+        return (float(f"{self.seconds:.9g}"), one.zero, one.virtual, self.peak, _degrees(one), one.micro_batch)
 
 
 @dataclass
