@@ -123,24 +123,21 @@ def chunks_of(
     order: Order,
     held: tuple[tuple[int, int], ...],
 ) -> list[Chunk]:
+    """Every chunk in the order of the computation; `held`: its first layer and the one after its last."""
     repeated = _repeated(settings, tuple(stop - first for first, stop in held))
-    kind: dict[bool, _Layer] = {}
+    layer: dict[bool, _Layer] = {}
+    known: dict[tuple, Chunk] = {}
     chunks = []
-    for (first, stop), again in zip(held, repeated, strict=True):
-        chunk = Chunk()
-        plain, with_experts = parameters.layer_kinds(shape, first, stop)
-        for moe, number in ((False, plain), (True, with_experts)):
-            if not number:
-                continue
-            if moe not in kind:
-                kind[moe] = _layer(shape, settings, cluster, job, moe, rate, order)
-            if settings.recompute == "full":
-                part = number * again / (stop - first)
-                chunk.add(kind[moe], part, "full")
-                chunk.add(kind[moe], number - part, "none")
-            else:
-                chunk.add(kind[moe], number, settings.recompute)
-        chunks.append(chunk)
+    for index, ((first, stop), again) in enumerate(zip(held, repeated, strict=True)):
+        counts = parameters.layer_kinds(shape, first, stop)
+        for moe, number in zip((False, True), counts, strict=True):
+            if number and moe not in layer:
+                layer[moe] = _layer(shape, settings, cluster, job, moe, rate, order)
+        # Chunks in the middle are alike; the first and the last one get the embedding and the head.
+        key = (counts, again, index == 0, index == len(held) - 1)
+        if key not in known:
+            known[key] = _chunk(settings, layer, counts, again)
+        chunks.append(known[key])
     split = Split(settings.tensor, settings.context, settings.expert, settings.sequence_parallel)
     args = (shape, job.seq, settings.micro_batch, split, cluster.accelerator, rate)
     groups = group_shapes(cluster, settings, "tensor", order)
@@ -149,6 +146,21 @@ def chunks_of(
     chunks[0].add_piece(compute.embedding_time(*args), once / 2)
     chunks[-1].add_piece(compute.head_time(*args), once / 2)
     return chunks
+
+
+def _chunk(settings: Settings, layer: dict[bool, _Layer], counts: tuple[int, int], again: float) -> Chunk:
+    """So many plain layers and layers with experts, of which `again` are computed a second time."""
+    chunk = Chunk()
+    for moe, number in zip((False, True), counts, strict=True):
+        if not number:
+            continue
+        if settings.recompute == "full":
+            part = number * again / sum(counts)
+            chunk.add(layer[moe], part, "full")
+            chunk.add(layer[moe], number - part, "none")
+        else:
+            chunk.add(layer[moe], number, settings.recompute)
+    return chunk
 
 
 def _repeated(settings: Settings, layers: tuple[int, ...]) -> list[float]:
