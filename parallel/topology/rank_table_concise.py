@@ -28,6 +28,9 @@ def check_concise(fields: Fields, root: dict[str, Any], asked: Asked, device: De
     if count is not None and servers and count != len(servers):
         fields.refuse(("server_count",), root["server_count"], f"server_list has {len(servers)} servers")
     ranks = [rank for path, server in servers for rank in _server(fields, path, server, asked, device, len(servers))]
+    if root.get("version") == "1.2":
+        for rank in ranks:
+            rank.super_device = fields.number(rank.path, _entry(root, rank.path), "super_device_id", required=False)
     if root.get("version") == "1.2" and device == "910_93" and asked.super_pod:
         _super_pods(fields, root, ranks)
     if not ranks:
@@ -121,10 +124,6 @@ def _network_side(fields: Fields, ranks: list[Rank]) -> None:
 
 
 def _super_pods(fields: Fields, root: dict[str, Any], ranks: list[Rank]) -> None:
-    for rank in ranks:
-        entry = _entry(root, rank.path)
-        if "super_device_id" in entry:
-            rank.super_device = fields.number(rank.path, entry, "super_device_id")
     if "super_pod_list" not in root:
         return
     for path, pod in fields.items((), root, "super_pod_list"):
