@@ -33,9 +33,9 @@ def check_concise(fields: Fields, root: dict[str, Any], asked: Asked, device: De
             rank.super_device = fields.number(rank.path, _entry(root, rank.path), "super_device_id", required=False)
     if root.get("version") == "1.2" and device == "910_93" and asked.super_pod:
         _super_pods(fields, root, ranks)
-    if not ranks:
-        return
     check_ranks(fields, ranks)
+    if not ranks or not fields.sound:
+        return
     _as_many_addresses(fields, ranks)
     _network_side(fields, ranks)
     check_families(fields, ranks, len(servers))
@@ -136,7 +136,8 @@ def _super_pods(fields: Fields, root: dict[str, Any], ranks: list[Rank]) -> None
         fields.unique("super_pod_id", name, (*path, "super_pod_id"))
         for place, server in fields.items(path, pod, "server_list"):
             _pod_server(fields, place, server, name, ranks)
-    _pod_members(fields, ranks)
+    if fields.sound:
+        _pod_members(fields, ranks)
 
 
 def _pod_server(fields: Fields, path: Path, server: dict[str, Any], pod: str, ranks: list[Rank]) -> None:

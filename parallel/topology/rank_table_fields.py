@@ -121,6 +121,11 @@ class Fields:
         """HCCL accepts this, but it is worth a look."""
         self.refuse(path, value, rule, "")
 
+    @property
+    def sound(self) -> bool:
+        """Whether HCCL has not refused anything yet: what compares fields is asked only then."""
+        return not any(problem.refused for problem in self.problems)
+
     def text(self, path: Path, item: dict[str, Any], name: str, required: bool = True) -> str | None:
         """A field that has to be a string; None if it is missing or no string."""
         if name not in item:
@@ -169,10 +174,6 @@ class Fields:
             self.refuse(path, value, f"occurs before; each {pool} may occur once")
         seen.add(value)
 
-    def known(self, pool: str, value: str) -> bool:
-        """Whether a value has occurred."""
-        return value in self._pools.get(pool, ())
-
     def short(self, path: Path, value: str, limit: int) -> None:
         """A name whose length HCCL limits, in bytes."""
         if len(value.encode()) > limit:
@@ -188,17 +189,16 @@ class Fields:
         return version
 
 
-def check_ranks(fields: Fields, ranks: list[Rank], name: str = "rank_id") -> None:
+def check_ranks(fields: Fields, ranks: list[Rank]) -> None:
     """Ranks are 0, 1, 2, … without a gap and each once (CheckRankListInfo)."""
-    if any(rank.rank < 0 for rank in ranks):
-        return  # refused already, where the number stands
-    for expected, rank in enumerate(sorted(ranks, key=lambda rank: rank.rank)):
-        if rank.rank != expected:
-            rule = f"ranks must be 0 to {len(ranks) - 1}, each once; {expected} is " + (
-                "missing" if rank.rank > expected else f"expected next, {rank.rank} occurs again"
-            )
-            fields.refuse((*rank.path, name), rank.rank, rule)
-            return
+    seen: set[int] = set()
+    for rank in ranks:
+        if rank.rank >= len(ranks):
+            rule = f"the {len(ranks)} ranks must be 0 to {len(ranks) - 1}, without a gap"
+            fields.refuse((*rank.path, "rank_id"), rank.rank, rule)
+        elif rank.rank in seen:
+            fields.refuse((*rank.path, "rank_id"), rank.rank, "occurs before; each rank may occur once")
+        seen.add(rank.rank)
 
 
 def check_families(fields: Fields, ranks: list[Rank], servers: int) -> None:

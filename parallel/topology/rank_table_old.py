@@ -38,7 +38,7 @@ def check_old(fields: Fields, root: dict[str, Any], asked: Asked, device: Device
     totals = [0, 0]
     for path, group in groups:
         ranks += _group(fields, path, group, cloud, device, totals)
-    if not ranks:
+    if not ranks or not fields.sound:
         return
     devices, servers = totals
     if cloud:

@@ -11,7 +11,7 @@ from typing import Any
 
 from mindspeed_ms.parallel.topology.rank_table_concise import check_concise
 from mindspeed_ms.parallel.topology.rank_table_fields import Asked, Device, Fields, Problem
-from mindspeed_ms.parallel.topology.rank_table_json import JsonError, parse
+from mindspeed_ms.parallel.topology.rank_table_json import Document, JsonError, extract, parse
 from mindspeed_ms.parallel.topology.rank_table_mixed import check_mixed
 from mindspeed_ms.parallel.topology.rank_table_old import check_old
 from mindspeed_ms.parallel.topology.rank_table_v2 import check_v2
@@ -25,8 +25,23 @@ def validate(text: str, asked: Asked | None = None) -> list[Problem]:
         document = parse(text)
     except JsonError as error:
         rule = f"{error.message}; HCCL reads JSON without comments and without text before it"
-        return [Problem("(the file)", error.line, "no JSON", rule, "HCCL_E_PARA")]
-    fields, asked = Fields(document), asked or Asked()
+        return [Problem("(the file)", error.line, "no JSON", rule, "HCCL_E_PARA"), *_inside(text, asked)]
+    return _validate(document, asked or Asked())
+
+
+def _inside(text: str, asked: Asked | None) -> list[Problem]:
+    # A table copied from a log or a document: what would HCCL say of it, once it is cut out?
+    try:
+        document = extract(text)
+    except JsonError:
+        return []
+    refused = [problem for problem in _validate(document, asked or Asked()) if problem.refused]
+    verdict = f"would be refused, line {refused[0].line}: {refused[0].field}" if refused else "would be accepted"
+    return [Problem("(the file)", document.line(()), "a table", f"cut out into a file of its own it {verdict}")]
+
+
+def _validate(document: Document, asked: Asked) -> list[Problem]:
+    fields = Fields(document)
     root = document.value if isinstance(document.value, dict) else {}
     if document.rest:
         fields.problems.append(Problem("(the file)", document.rest, "text", "HCCL ignores what follows the table"))
