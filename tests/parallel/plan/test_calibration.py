@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.parallel.plan.calibration import calibrate, predict
 from mindspeed_ms.parallel.plan.efficiency import Efficiency, efficiency_of
+from mindspeed_ms.parallel.plan.published_rows import read
+from mindspeed_ms.parallel.plan.throughput_rows import runs_of
 from mindspeed_ms.parallel.plan.throughputs import RUNS
 from mindspeed_ms.parallel.topology.load import load_cluster
 
@@ -51,3 +54,16 @@ def test_dense_runs_never_fitted_to_are_predicted_within_a_tenth(fit):
 def test_one_run_alone_is_refused():
     with pytest.raises(ConfigError, match="two or more"):
         calibrate(RUNS[:1], cluster_of, 0.7)
+
+
+def test_throughputs_of_a_table_meet_the_configuration_of_the_same_model():
+    rows = read(Path(__file__).parent / "data" / "published_plans.csv")
+    runs, left = runs_of(rows)
+    assert len(runs) + len(left) == sum(row["kind"] == "published-throughput" for row in rows)
+    found = {run.source.split("/")[-1]: run for run in runs}
+    assert all(run.tokens_per_second > 0 for run in runs)
+    for run in runs:
+        same = next((known for known in RUNS if known.tokens_per_second == run.tokens_per_second), None)
+        assert same and (run.settings.tensor, run.settings.pipeline) == (same.settings.tensor, same.settings.pipeline)
+        assert run.shape.layers == same.shape.layers and run.job.seq == same.job.seq
+    assert not any("lora" in name for name in found)
