@@ -59,9 +59,9 @@ def check(cluster: Cluster, order: Sequence[int], degrees: HasDegrees, nbytes: f
     `order[rank]` is a slot. `nbytes` is the size of message to reckon with. Raises ConfigError for an order that does
     not fit the job or the cluster.
     """
+    arranged = arrange(cluster, degrees).order
     _valid(cluster, order, size_of(degrees))
     groups = rank_groups(degrees)
-    arranged = arrange(cluster, degrees).order
     ring_of = {slot: number for number, ring in enumerate(find_rings(cluster)) for slot in ring.slots}
     found: list[Finding] = []
     for dimension in DIMENSIONS:
