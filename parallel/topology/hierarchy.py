@@ -165,13 +165,17 @@ def _inside(cluster: Cluster, server: int, devices: tuple[int, ...], memory: _Me
 
 
 def _levels_inside(devices: list[int], links: dict[tuple[int, int], Link]) -> tuple[Level, ...]:
-    """Components over ever slower links; one level where they are not all of one size."""
+    """Components over ever slower links; one level where they are not all of one size.
+
+    Wires of their own count together: seven of 20 GB/s each carry more than one PCIe slot of 25 GB/s.
+    """
     if len(devices) == 1:
         return ()
     parts = [[device] for device in devices]
     levels: list[Level] = []
-    for bandwidth in sorted({link.bandwidth for link in links.values()}, reverse=True):
-        merged = _components(parts, {pair for pair, link in links.items() if link.bandwidth >= bandwidth})
+    width = _widths(links)
+    for bandwidth in sorted(set(width.values()), reverse=True):
+        merged = _components(parts, {pair for pair, link in links.items() if width[link] >= bandwidth})
         if len(merged) == len(parts):
             continue
         sizes = {len(part) for part in merged}
@@ -185,6 +189,17 @@ def _levels_inside(devices: list[int], links: dict[tuple[int, int], Link]) -> tu
         if len(parts) == 1:
             return tuple(levels)
     return (Level(len(devices), _ring_link(parts, [devices], links), worst(links.values())),)
+
+
+def _widths(links: dict[tuple[int, int], Link]) -> dict[Link, float]:
+    """What a device can send over all its links of a kind at once."""
+    counts: dict[tuple[int, Link], int] = {}
+    for (device, _), link in links.items():
+        counts[device, link] = counts.get((device, link), 0) + 1
+    width: dict[Link, float] = {}
+    for (_, link), count in counts.items():
+        width[link] = max(width.get(link, 0.0), link.bandwidth * (1 if link.shared else count))
+    return width
 
 
 def _joining(parts: list[list[int]], merged: list[list[int]], links: dict[tuple[int, int], Link]) -> list[Link]:

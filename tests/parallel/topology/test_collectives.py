@@ -237,6 +237,20 @@ def test_levels_of_a_910a_server_are_two_groups_of_four_and_what_joins_them():
     assert [(level.size, level.mesh.kind) for level in shape.levels] == [(4, "HCCS"), (2, "PHB")]
 
 
+def test_a_mesh_of_wires_is_nearer_than_a_shared_slot_that_is_wider_than_one_wire():
+    # As on a Box16: two meshes of eight, devices of which share PCIe switches with two of the other mesh.
+    kinds = tuple(
+        tuple(
+            "X" if i == j else "HCCS" if i // 8 == j // 8 else "PIX" if i % 8 // 2 == j % 8 // 2 else "SYS"
+            for j in range(16)
+        )
+        for i in range(16)
+    )
+    links = {"HCCS": WIRE, "PIX": Link("PIX", 20e9, 5e-6, True, "t"), "SYS": Link("SYS", 10e9, 1e-5, True, "t")}
+    shape = shape_of(cluster_of(1, kinds, links), range(16))
+    assert [(level.size, level.mesh.kind) for level in shape.levels] == [(8, "HCCS"), (2, "PIX")]
+
+
 def test_levels_above_a_server_are_pods_and_what_joins_them():
     links = {"HCCS": WIRE, "ROCE": PORT, "HCCS_SW": Link("HCCS_SW", 150e9, 2e-6, True, "t")}
     cluster = cluster_of(6, mesh(4), links, pods=((0, 1, 2), (3, 4, 5)), within_pod="HCCS_SW")
