@@ -39,7 +39,7 @@ def test_help_is_a_table_of_contents_in_the_order_of_a_models_life():
     assert done.returncode == 0
     found = [done.stdout.index(f"│ {name} ") for name in _COMMANDS]
     assert found == sorted(found)
-    assert re.findall(r"─ (\d)\. ", done.stdout) == ["1", "2", "3", "4", "5"]
+    assert re.findall(r"─ (\d)\. ", done.stdout) == ["1", "2", "3", "4", "5", "6"]
 
 
 def test_no_arguments_show_the_help():

@@ -66,16 +66,22 @@ def test_the_wheel_holds_the_rooms_that_are_symlinks_in_the_tree(wheel):
 def test_the_wheel_works_away_from_the_checkout(wheel, tmp_path):
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
-    done = subprocess.run(
-        [sys.executable, "-m", "mindspeed_ms.cli.main", "--help"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "quantize" in done.stdout
+
+    def run(*arguments):
+        done = subprocess.run(
+            [sys.executable, "-m", "mindspeed_ms.cli.main", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(site)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "quantize" in run("--help")
+    # Presets lie in configs/ of the tree, outside of the package.
+    assert "HCCS" in run("topo", "rings", "910b")
 
 
 def test_metadata_pins_what_is_known_to_work(wheel):
