@@ -151,7 +151,9 @@ def step_time(
 
 
 def _optimizer(settings: Settings, cluster: Cluster, job: Job, weights: list[Count], rate: Efficiency) -> float:
-    most = max(count.total for count in weights) / (settings.data if settings.zero else 1)
+    shards = settings.data * settings.context if settings.zero else 1
+    expert_shards = max(1, shards // settings.expert)
+    most = max(count.dense / shards + count.expert / expert_shards for count in weights)
     each = (job.gradient_bytes, job.master_bytes, job.moment_bytes, job.weight_bytes)
     return compute.optimizer_time(most, cluster.accelerator, rate, each)
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mindspeed_ms.errors import ConfigError
+from mindspeed_ms.parallel.plan import memory
 from mindspeed_ms.parallel.plan.pipeline_schedule import (
     SCHEDULES,
     bubble,
@@ -17,6 +18,7 @@ from mindspeed_ms.parallel.plan.pipeline_schedule import (
     span,
     work_of,
 )
+from mindspeed_ms.parallel.plan.settings import Settings
 
 
 def share_of_idle(schedule, stages, micro_batches, virtual=1, weight=None):
@@ -138,3 +140,11 @@ def test_a_schedule_or_virtual_stages_that_do_not_exist_are_refused():
         play("1F1B", 2, 2, [1, 1], [1, 1])
     with pytest.raises(ConfigError, match="interleaved"):
         play("1f1b", 2, 2, [1] * 4, [1] * 4)
+
+
+def test_the_model_of_memory_counts_the_same_micro_batches():
+    for schedule, virtual in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zero_bubble", 1)):
+        for stage in range(4):
+            one = Settings(pipeline=4, micro_batches=8, schedule=schedule, virtual=virtual)
+            held = sum(memory.in_flight(one, stage)) / virtual
+            assert held == pytest.approx(in_flight(schedule, 4, 8, virtual, stage)), (schedule, stage)
