@@ -9,7 +9,10 @@ from mindspeed_ms.cli import topo_options as o
 
 Order = Annotated[
     Path | None,
-    typer.Option(help="Where each rank sits: a rank table, or a JSON list of slots; default: rank and slot are one."),
+    typer.Option(
+        help="Where each rank sits: a rank table, or a JSON list of slots; default: as TOPOLOGY says, if it is a "
+        "rank table; else rank and slot are one."
+    ),
 ]
 
 
@@ -41,11 +44,12 @@ def check(
     from mindspeed_ms.errors import ConfigError
     from mindspeed_ms.parallel.topology.check import check as find
     from mindspeed_ms.parallel.topology.groups import size_of
+    from mindspeed_ms.parallel.topology.load import order_of
 
     cluster = o.load(spec, servers, link, measured, accelerator, like)
     job = o.degrees(cluster, tensor, data, pipeline, context, expert)
     size = size_of(job)
-    found = find(cluster, o.read_order(order) if order else range(size), job)
+    found = find(cluster, o.read_order(order) if order else order_of(spec) or range(size), job)
     mend = next((item.mend for item in found if item.mend is not None), None)
     rows: list[dict[str, Any]] = [
         {

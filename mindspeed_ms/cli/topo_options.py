@@ -14,7 +14,7 @@ Spec = Annotated[
     str,
     typer.Argument(
         help="A preset (910a, 910b, 910b-box16, a3, a3-pod, cpu), a topology's YAML, what `npu-smi info -t topo` "
-        "printed, or a rank table.",
+        "printed (of several servers, with commas between), or a rank table.",
         metavar="TOPOLOGY",
     ),
 ]

@@ -49,13 +49,15 @@ def show(
 def _links(cluster: "Cluster") -> list[dict[str, Any]]:
     """Each kind of link that occurs, the widest first."""
     from collections import Counter
+    from itertools import accumulate
 
     pairs: Counter[str] = Counter()
     for server in cluster.servers:
         for at, row in enumerate(server.kinds):
             pairs.update(row[at + 1 :])
-    outside = [cluster.within_pod] if cluster.pods and any(len(pod) > 1 for pod in cluster.pods) else []
-    outside += [cluster.between] if len(cluster.servers) > 1 and len(cluster.pods) != 1 else []
+    firsts = list(accumulate((len(server.devices) for server in cluster.servers[:-1]), initial=0))
+    outside = {cluster.kind(firsts[0], other) for other in firsts[1:]}
+    outside |= {cluster.within_pod} if any(len(pod) > 1 for pod in cluster.pods) else set()
     kinds = sorted({*pairs, *outside}, key=lambda kind: (-cluster.links[kind].bandwidth, kind))
     return [
         {

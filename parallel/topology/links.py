@@ -31,7 +31,12 @@ _LANES = "4 lanes of 56 Gbit/s (source of npu-smi); 19.4 GB/s was measured of on
 _Row = tuple[float, float, bool, str]
 _ANY: dict[str, _Row] = {
     "SIO": (224e9, 1e-6, False, "gitcode Ascend/msmodeling configuration of A3; latency " + _GUESS),
-    "UB": (196e9, 2e-6, True, "taken as HCCS_SW of A3 by msmodeling, for want of a figure; measure it"),
+    "UB": (
+        196e9,
+        2e-6,
+        True,
+        "gitcode Ascend/msmodeling configuration of A3: 196 GB/s within a pod; latency " + _GUESS,
+    ),
     "HCCS_SW": (150e9, 2e-6, True, _HIXL.format(3, "read, blocks of 1 to 8 MB fitted; npu-smi calls it a switch")),
     "HCCS": (28e9, 2e-6, False, _LANES),
     "XLink": (28e9, 2e-6, False, "taken as HCCS of the 910B, for want of a figure; measure it"),
@@ -53,16 +58,16 @@ _FAMILY: dict[str, dict[str, _Row]] = {
 }
 
 _GB = 1 << 30
-_HIAI = "hiascend.com product pages"
+_NOTES = "public notes, not official"
 ACCELERATORS: dict[str, Accelerator] = {
     item.name: item
     for item in (
         Accelerator("910A", 32 * _GB, 256e12, 1.2e12, "Ascend 910: 256 TFLOPS float16 (Hot Chips 31), 32 GB HBM2"),
-        Accelerator("910B1", 64 * _GB, 414e12, 1.6e12, f"{_HIAI}; not official: 414 TFLOPS float16"),
-        Accelerator("910B2", 64 * _GB, 376e12, 1.6e12, "Atlas 800T A2: 3 PFLOPS float16 of 8"),
-        Accelerator("910B3", 64 * _GB, 313e12, 1.6e12, "Atlas 800T A2: 2.5 PFLOPS float16 of 8"),
-        Accelerator("910B4", 32 * _GB, 280e12, 0.8e12, "Atlas 800I A2: 2.24 PFLOPS float16 of 8, 32 GB, 800 GB/s"),
-        Accelerator("910C", 64 * _GB, 376e12, 1.6e12, "one die of two of an A3 NPU: 752 TFLOPS, 128 GB, 3.2 TB/s"),
+        Accelerator("910B1", 64 * _GB, 414e12, 1.6e12, f"{_NOTES}: 414 TFLOPS float16, 64 GB"),
+        Accelerator("910B2", 64 * _GB, 376e12, 1.6e12, f"{_NOTES}: Atlas 800T A2 with 3 PFLOPS float16 of 8"),
+        Accelerator("910B3", 64 * _GB, 313e12, 1.6e12, f"{_NOTES}: Atlas 800T A2 with 2.5 PFLOPS float16 of 8"),
+        Accelerator("910B4", 32 * _GB, 280e12, 0.8e12, f"{_NOTES}: Atlas 800I A2, 2.24 PFLOPS of 8, 32 GB, 800 GB/s"),
+        Accelerator("910C", 64 * _GB, 376e12, 1.6e12, f"{_NOTES}: a die of two; the NPU 752 TFLOPS, 128 GB, 3.2 TB/s"),
         Accelerator("CPU", 4 * _GB, 1e11, 2e10, "a share of a desktop's processor, for tests; assumed"),
     )
 }

@@ -28,9 +28,10 @@ def load_cluster(
     """The cluster that `spec` names, of `servers` machines of its kind.
 
     `spec` is the name of a preset (910a, 910b, a3-pod, …), or the path of a YAML, of what `npu-smi info -t topo`
-    printed, or of a rank table. `links` puts other speeds in the place of the table's: kind, bytes/s and seconds, of
-    `links.parse_link`. `accelerator` names the devices where the file does not, and `like` a preset or file whose
-    servers those of a rank table are like: it says nothing of links. Raises ConfigError.
+    printed, or of a rank table; or several paths of npu-smi's output with commas between, one a server. `links` puts
+    other speeds in the place of the table's: kind, bytes/s and seconds, of `links.parse_link`. `accelerator` names the
+    devices where the file does not, and `like` a preset or file whose servers those of a rank table are like: it says
+    nothing of links. Raises ConfigError.
     """
     if servers is not None and not 1 <= servers <= 1 << 16:
         raise ConfigError(f"servers is {servers}; expected a number from 1 to {1 << 16}")
@@ -42,6 +43,8 @@ def load_cluster(
 def _read(spec: str, servers: int | None, accelerator: str | None, like: str | None) -> Cluster:
     path = Path(spec)
     is_preset = spec in preset_names()
+    if "," in spec and not path.exists():
+        return _several(spec.split(","), servers, accelerator)
     if is_preset or path.suffix.lower() in (".yaml", ".yml"):
         cluster = read_yaml(preset_path(spec) if is_preset else path, servers)
         return _of(cluster, accelerator) if accelerator else cluster
@@ -56,6 +59,30 @@ def _read(spec: str, servers: int | None, accelerator: str | None, like: str | N
     device = guessed.accelerator
     source = f"assumed from the links, npu-smi's matrix does not name it; {device.source}"
     return replace(guessed, accelerator=replace(device, source=source))
+
+
+def _several(specs: list[str], servers: int | None, accelerator: str | None) -> Cluster:
+    """Machines of which each has a file of its own; the links and devices are those of the first."""
+    if servers is not None:
+        raise ConfigError(f"servers is {servers}, but {len(specs)} files are given, one a server; leave it out")
+    parts = [_read(spec.strip(), None, accelerator, None) for spec in specs]
+    names = {part.accelerator.name for part in parts}
+    if len(names) > 1:
+        raise ConfigError(f"{','.join(specs)}: the devices differ, {' and '.join(sorted(names))}; name them all alike")
+    machines = tuple(server for part in parts for server in part.servers)
+    shapes: dict[Server, Server] = {}
+    shared = tuple(shapes.setdefault(replace(server, name=""), server) for server in machines)
+    return replace(parts[0], servers=shared)
+
+
+def order_of(spec: str | Path) -> tuple[int, ...] | None:
+    """order[rank] = slot of a rank table; None for what is no rank table and so says nothing of ranks."""
+    from mindspeed_ms.parallel.topology.rank_table import read_rank_table
+
+    if str(spec) in preset_names() or not Path(spec).is_file() or Path(spec).suffix.lower() in (".yaml", ".yml"):
+        return None
+    text = read_file(str(spec))
+    return read_rank_table(text, str(spec)).order if _is_rank_table(text) else None
 
 
 def read_file(spec: str) -> str:

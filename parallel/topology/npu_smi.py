@@ -16,7 +16,7 @@ from mindspeed_ms.parallel.topology.links import KINDS
 
 _DEVICE = re.compile(r"(?:NPU|Phy[-_]?ID|Device)[-_]?(\d{1,6})", re.IGNORECASE)
 _SPACED = re.compile(r"\b(NPU|Phy[-_ ]?ID|Device) (?=\d)", re.IGNORECASE)
-_CARD = re.compile(r"NIC\d+|(?:mlx|hns|hinic|bnxt|irdma|roce|eth|en|ib)[\w.:-]*\d[\w.:-]*", re.IGNORECASE)
+_CARD = re.compile(r"[A-Za-z][\w.:-]*\d[\w.:-]*", re.ASCII)  # NIC0, mlx5_0, bond0: a name with a number in it
 _WORDS = {word.lower(): word for word in (SELF, *KINDS)} | {"n/a": "NA"}
 _CORES = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
 _MOST_CORES = 1 << 16
@@ -52,8 +52,8 @@ def read_topology(text: str, where: str, name: str = "server") -> Server:
             header, numa = columns, "numa" in line.lower()
         elif row := _row(tokens):
             rows.append(row)
-        elif len(tokens) > 1 and _CARD.fullmatch(tokens[0]) and tokens[1].lower() in _WORDS:
-            cards.add(tokens[0])
+        elif card := _card(tokens):
+            cards.add(card)
     if not rows:
         raise ConfigError(f"{where}: {_why_none(text)}")
     return _server(rows, _columns(rows, header, len(cards), where), numa, where, name)
@@ -96,6 +96,14 @@ def _row(tokens: list[str]) -> _Row | None:
         rest = tokens[start + 1 + len(cells) :]
         if known or (start == 0 and not cells and not rest):
             return _Row(int(found[1]), token, cells, rest)
+    return None
+
+
+def _card(tokens: list[str]) -> str | None:
+    """The name at the start of a network card's row: one that a link word follows."""
+    for token, word in zip(tokens, tokens[1:], strict=False):
+        if _CARD.fullmatch(token) and word.lower() in _WORDS:
+            return token
     return None
 
 

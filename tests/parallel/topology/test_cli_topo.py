@@ -90,6 +90,8 @@ def test_check_reads_the_order_of_a_rank_table(matrix, tmp_path):
     path.write_text(json.dumps(table))
     with pytest.raises(ConfigError, match="tensor group 0 crosses SYS"):
         run("check", matrix, "--tensor", 2, "--order", path)
+    with pytest.raises(ConfigError, match="tensor group 0 crosses SYS"):
+        run("check", path, "--tensor", 2, "--like", matrix)
 
 
 def test_degrees_that_do_not_fit_are_refused(matrix):

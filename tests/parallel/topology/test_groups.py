@@ -78,7 +78,7 @@ def clusters(draw):
     )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_every_rank_is_in_one_group_of_each_kind_and_on_a_device_of_its_own(data):
     cluster = data.draw(clusters())
@@ -93,7 +93,7 @@ def test_every_rank_is_in_one_group_of_each_kind_and_on_a_device_of_its_own(data
         assert {len(group) for group in groups} == {getattr(degrees, dimension)}
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_as_many_tensor_groups_as_can_be_are_inside_one_ring(data):
     cluster = data.draw(clusters())

@@ -88,6 +88,16 @@ def test_a_matrix_of_npu_smi_is_a_cluster(tmp_path):
     assert load_cluster(str(tmp_path / "node.txt"), accelerator="Ascend910B2").accelerator.name == "910B2"
 
 
+def test_servers_may_have_a_matrix_each(tmp_path):
+    first = write(tmp_path / "a.txt", MESH)
+    second = write(tmp_path / "b.txt", MESH.replace("HCCS", "SYS ").replace("NPU1", "NPU3"))
+    cluster = load_cluster(f"{first},{second},{first}")
+    assert [server.devices for server in cluster.servers] == [(0, 1), (0, 3), (0, 1)]
+    assert cluster.servers[0] is cluster.servers[2]
+    assert (cluster.kind(0, 1), cluster.kind(2, 3), cluster.kind(1, 2)) == ("HCCS", "SYS", "ROCE")
+    assert "2 files are given" in refused(f"{first},{second}", servers=2)
+
+
 def test_the_table_of_chips_in_the_same_file_names_the_devices(tmp_path):
     text = (
         MESH

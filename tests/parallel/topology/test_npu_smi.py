@@ -116,6 +116,12 @@ def test_network_cards_are_left_out():
     assert read(text) == read(PAIRS)
 
 
+@pytest.mark.parametrize("name", ["mlx5_bond_0", "hns_0", "eth2", "bond0", "enp189s0f0"])
+def test_network_cards_may_have_any_name(name):
+    text = with_cards(PAIRS).replace("NIC0 ", f"{name} ").replace("NIC1 ", "mlx5_7 ")
+    assert read(text) == read(PAIRS)
+
+
 def test_network_cards_without_a_header_are_counted_by_their_rows():
     assert read("\n".join(with_cards(PAIRS).splitlines()[1:])) == read(PAIRS)
 
@@ -248,7 +254,7 @@ def server_or_refusal(text):
             assert (server.kinds[a][b] == "X") == (a == b)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.one_of(st.text(max_size=200), st.lists(st.lists(WORDS, max_size=6), max_size=6)))
 def test_any_text_is_a_server_or_refused(text):
     if not isinstance(text, str):
@@ -256,7 +262,7 @@ def test_any_text_is_a_server_or_refused(text):
     server_or_refusal(text)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(PAIRS) - 1), st.characters(max_codepoint=0x2FF)), max_size=4), st.data())
 def test_a_damaged_matrix_is_a_server_or_refused(changes, data):
     text = list(PAIRS)
@@ -267,7 +273,7 @@ def test_a_damaged_matrix_is_a_server_or_refused(changes, data):
     server_or_refusal("".join(text[:cut]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_what_npu_smi_prints_of_any_server_is_read_back(data):
     ids = sorted(data.draw(st.sets(st.integers(0, 63), min_size=1, max_size=9)))

@@ -40,7 +40,7 @@ def servers(draw, most=8, words=("HCCS", "SYS", "PIX", "SIO")):
     return Server("drawn", tuple(range(count)), tuple(map(tuple, kinds)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(widths(), st.booleans())
 def test_no_order_has_a_wider_narrowest_link(rows, closed):
     order, exact = (widest_cycle if closed else widest_path)(rows)
@@ -75,7 +75,7 @@ def test_above_16_devices_a_ring_is_still_one_and_says_if_it_may_not_be_the_wide
     assert widest_cycle(rows) == (tuple(range(40)), True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(servers())
 def test_rings_are_the_components_of_fast_links(server):
     links = link_table()
