@@ -1,0 +1,48 @@
+"""The sbatch file of a job: Slurm picks the nodes, and each runs msrun once for its devices."""
+
+from __future__ import annotations
+
+from mindspeed_ms.parallel.plan.launch import Launch, exports, msrun, same_devices
+
+
+def sbatch(launch: Launch) -> str:
+    """A batch script; the first node that Slurm gives is the scheduler's. Raises ConfigError.
+
+    Devices are asked for as `--gpus-per-node` is not known for NPUs at every site: the nodes are taken whole
+    (`--exclusive`), which also keeps other jobs off their links.
+    """
+    devices = same_devices(launch, "slurm")
+    head = [
+        "#!/usr/bin/env bash",
+        f"#SBATCH --job-name={launch.name}",
+        f"#SBATCH --nodes={len(launch.nodes)}",
+        "#SBATCH --ntasks-per-node=1",
+        "#SBATCH --exclusive",
+        "#SBATCH --output=%x-%j.log",
+    ]
+    if launch.time_limit:
+        head.append(f"#SBATCH --time={launch.time_limit}")
+    if launch.partition:
+        head.append(f"#SBATCH --partition={launch.partition}")
+    if launch.rank_table:
+        head += [
+            "# The rank table names nodes: ask for these, in its order.",
+            f"#SBATCH --nodelist={','.join(launch.nodes)}",
+        ]
+    start = msrun(launch, str(devices), '"$MASTER_ADDR"', '"$SLURM_NODEID"')
+    lines = [
+        *head,
+        "set -euo pipefail",
+        "",
+        *exports(launch),
+        'MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
+        "export MASTER_ADDR",
+        "",
+        "# What one node runs; $SLURM_NODEID and $MASTER_ADDR have their values there.",
+        "node() {",
+        *(f"    {line}" for line in start),
+        "}",
+        "export -f node",
+        "srun --kill-on-bad-exit=1 bash -c node",
+    ]
+    return "\n".join(lines) + "\n"
