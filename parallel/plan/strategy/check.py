@@ -28,11 +28,13 @@ def check(files: Sequence[StrategyFile], graph: Graph, where: str = "strategy") 
                 )
             _operator(operator, strategy, graph, f"{here}: operator {name}")
         for name, layout in file.layouts.items():
-            if name not in graph.parameters:
+            # an optimizer's state has a word before the name of its parameter
+            own = name if name in graph.parameters else name.partition(".")[2]
+            if own not in graph.parameters:
                 raise ConfigError(
                     f"{here}: parameter {name} is not in {graph.where}: the file is for another network; {_REMEDY}"
                 )
-            _parameter(layout, graph.parameters[name].shape, f"{here}: parameter {name}")
+            _parameter(layout, graph.parameters[own].shape, f"{here}: parameter {name}")
     _complete(files, graph, keys, where)
 
 

@@ -160,6 +160,8 @@ class _Reader:
             self._name(value.get(1)): next((_dims(t) for t in wire.messages(value.get(2))), ())
             for value in wire.messages(graph.get(5))
         }
+        if not operators:
+            raise ValueError("holds no operator")
         self._known({*constants, *parameters, *inputs}, operators)
         for name, shape in inputs.items():
             self._closed(f"input {name}", shape)

@@ -2,8 +2,8 @@
 
 MindSpore, frontend/parallel/tensor_layout: `dev_matrix` is the shape of the devices, the last axis over neighbours;
 `tensor_map` names for each dimension the axis that splits it, counted from the right, or -1. With an optimizer that is
-spread too, each rank keeps one of `opt_size` parts of its slice, cut along the first dimension; neighbours among those
-are `opt_step` ranks apart.
+spread too, the ranks with one slice keep `opt_size` parts of it between them, cut along the first dimension (-1: as
+many parts as there are such ranks); neighbours among those are `opt_step` ranks apart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import numpy as np
 from mindspeed_ms.errors import ConfigError
 
 Shape = tuple[int, ...]
-WHOLE = -1
+WHOLE = -1  # in tensor_map
+ALL = -1  # in opt_size
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,22 @@ class Layout:
         return tuple(1 if axis == WHOLE else self.dev_matrix[-1 - axis] for axis in self.tensor_map)
 
     @property
+    def replicas(self) -> int:
+        """How many ranks have the same slice, the optimizer's parts not counted."""
+        return self.devices // math.prod(self.splits)
+
+    @property
+    def opt_parts(self) -> int:
+        """Into how many parts the optimizer cuts a slice; 1: it does not."""
+        return self.replicas if self.opt_size == ALL else max(1, self.opt_size)
+
+    @property
     def slice_shape(self) -> Shape:
-        """The shape that one rank holds."""
-        first, *rest = (size // parts for size, parts in zip(self.shape, self.splits, strict=True)) or (1,)
-        return (first // max(1, self.opt_size), *rest) if self.shape else ()
+        """The shape that one rank holds; empty where the whole shape is not known."""
+        if not self.shape:
+            return ()
+        first, *rest = (size // parts for size, parts in zip(self.shape, self.splits, strict=True))
+        return (first // self.opt_parts, *rest)
 
     def coordinates(self, rank: int) -> Shape:
         """Where a rank of the stage is in the matrix of devices."""
@@ -66,9 +79,9 @@ class Layout:
             for size, parts, at in zip(whole.shape, self.splits, self.part(rank), strict=True)
         )
         found = whole[index]
-        if self.opt_size > 1:
-            size = found.shape[0] // self.opt_size
-            at = rank // self.opt_step % self.opt_size
+        if self.opt_parts > 1:
+            size = found.shape[0] // self.opt_parts
+            at = rank // self.opt_step % self.opt_parts
             found = found[at * size : (at + 1) * size]
         return found
 
@@ -97,6 +110,11 @@ def checked(layout: Layout, where: str) -> Layout:
     used = [axis for axis in layout.tensor_map if axis != WHOLE]
     if len(set(used)) < len(used):
         raise ConfigError(f"{where}: tensor_map is {list(layout.tensor_map)}, expected each axis at most once")
+    if layout.opt_size < ALL or layout.opt_step < 0 or (layout.opt_parts > 1) > (layout.opt_step > 0):
+        raise ConfigError(
+            f"{where}: opt_weight_shard_size {layout.opt_size} and opt_weight_shard_step {layout.opt_step}, expected "
+            "-1 or more, and with more than one part a step of at least 1"
+        )
     if layout.shape:
         _divides(layout, where)
     return layout
@@ -111,9 +129,9 @@ def _divides(layout: Layout, where: str) -> None:
     for size, parts in zip(layout.shape, layout.splits, strict=True):
         if size % parts:
             raise ConfigError(f"{where}: a dimension of {size} goes into {parts} parts, expected a divisor of {size}")
-    if layout.opt_size > 1 and layout.shape[0] // layout.splits[0] % layout.opt_size:
+    if layout.opt_parts > 1 and layout.shape[0] // layout.splits[0] % layout.opt_parts:
         raise ConfigError(
-            f"{where}: opt_weight_shard_size is {layout.opt_size}, expected a divisor of the "
+            f"{where}: opt_weight_shard_size makes {layout.opt_parts} parts, expected a divisor of the "
             f"{layout.shape[0] // layout.splits[0]} rows of a slice"
         )
 

@@ -8,7 +8,8 @@ also lists every operator of its stage by its full name with scope: that is what
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mindspeed_ms.errors import ConfigError
@@ -17,7 +18,7 @@ from mindspeed_ms.parallel.plan.strategy.graph import Graph, Operator, Shape
 from mindspeed_ms.parallel.plan.strategy.layout import Layout
 from mindspeed_ms.parallel.plan.strategy.propagate import Splits, propagate
 from mindspeed_ms.parallel.plan.strategy.spread import Mesh, whole
-from mindspeed_ms.parallel.plan.strategy.stages import find_stages
+from mindspeed_ms.parallel.plan.strategy.stages import Stages, find_stages
 
 Strategy = tuple[Shape, ...]  # one entry a tensor input; () is a scalar
 
@@ -34,10 +35,14 @@ class StrategyFile:
     layouts: Mapping[str, Layout]
 
 
-def make_strategies(graph: Graph, settings: Settings) -> tuple[tuple[StrategyFile, ...], Splits]:
+def make_strategies(
+    graph: Graph, settings: Settings, states: Sequence[str] = ()
+) -> tuple[tuple[StrategyFile, ...], Splits]:
     """One file a stage, and the splits they come from with the redistributions that remain.
 
-    The batch of the graph is that of one forward pass of all replicas: data · micro_batch sequences.
+    The batch of the graph is that of one forward pass of all replicas: data · micro_batch sequences. `states` are what
+    an optimizer puts before a parameter's name for its state (MindSpore's Adam: "adam_m.", "adam_v."); each state lies
+    as its parameter does.
     Raises ConfigError when the graph cannot be split so.
     """
     if settings.expert > 1:
@@ -50,13 +55,14 @@ def make_strategies(graph: Graph, settings: Settings) -> tuple[tuple[StrategyFil
     stages = find_stages(graph, settings)
     strategies = {name: tuple(mesh.strategy(s) for s in split.inputs) for name, split in splits.operators.items()}
     keys = parameter_keys(graph)
-    layouts = parameter_layouts(graph, splits, settings.zero > 0)
+    layouts = parameter_layouts(graph, splits, stages, settings.zero > 0)
     files = []
     for stage in range(settings.pipeline):
         here = {name for name in graph.split_operators if stage in stages.operators[name]}
         operators = {key: strategies[name] for key, name in keys.items() if name in here}
         operators |= {name: strategies[name] for name in graph.split_operators if name in here}
         kept = {name: layout for name, layout in layouts.items() if stage in stages.parameters[name]}
+        kept |= {prefix + name: layout for prefix in states for name, layout in kept.items()}
         files.append(StrategyFile(stage, operators, kept))
     return tuple(files), splits
 
@@ -74,16 +80,15 @@ def key_of(graph: Graph, operator: Operator) -> str:
     return ""
 
 
-def parameter_layouts(graph: Graph, splits: Splits, optimizer: bool) -> dict[str, Layout]:
-    """The layout of every parameter; `optimizer`: spread over the replicas too, where it is large enough."""
+def parameter_layouts(graph: Graph, splits: Splits, stages: Stages, optimizer: bool) -> dict[str, Layout]:
+    """The layout of every parameter; `optimizer`: spread over its replicas too, as MindSpore would.
+
+    That leaves out a parameter below the threshold, counted whole, and one that pipeline stages share.
+    """
     found = {}
     for name, parameter in graph.parameters.items():
         spread = splits.weights.get(name, whole(len(parameter.shape)))
-        layout = splits.mesh.weight_layout(spread, parameter.shape, False)
-        size = parameter.item_bytes
-        for length in layout.slice_shape:
-            size *= length
-        if optimizer and size >= OPTIMIZER_THRESHOLD:
-            layout = splits.mesh.weight_layout(spread, parameter.shape, True)
-        found[name] = layout
+        large = math.prod(parameter.shape) * parameter.item_bytes >= OPTIMIZER_THRESHOLD
+        shared = optimizer and large and len(stages.parameters[name]) == 1
+        found[name] = splits.mesh.weight_layout(spread, parameter.shape, shared)
     return found

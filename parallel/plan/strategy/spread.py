@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mindspeed_ms.parallel.plan.strategy.layout import WHOLE, Layout, Shape, squeezed
+from mindspeed_ms.parallel.plan.strategy.layout import ALL, WHOLE, Layout, Shape, squeezed
 
 DATA, CONTEXT, TENSOR = "data", "context", "tensor"
 Axes = tuple[str, ...]
@@ -39,14 +39,17 @@ class Mesh:
         return tuple(axis for axis in axes if self.size((axis,)) > 1)
 
     def weight_layout(self, spread: Spread, shape: Shape, optimizer: bool) -> Layout:
-        """The layout of a weight, which only the tensor axis may split; `optimizer`: and the replicas share it."""
-        replicas = self.data * self.context
-        full_map = tuple(0 if TENSOR in axes else WHOLE for axes in spread)
-        matrix, tensor_map = squeezed((replicas, self.tensor), full_map)
-        rows = shape[0] // self.size(spread[0]) if shape else 1
-        shared = optimizer and replicas > 1 and rows % replicas == 0
-        step, size = (self.tensor, replicas) if shared else (0, 0)
-        return Layout(matrix, tensor_map, shape, step, size)
+        """The layout of a weight, which only the tensor axis may split.
+
+        `optimizer`: all ranks with the same slice share it too, if they divide its rows; MindSpore writes -1 for all.
+        """
+        tensor_map = tuple(0 if TENSOR in axes else WHOLE for axes in spread)
+        layout = Layout(*squeezed((self.data * self.context, self.tensor), tensor_map), shape)
+        rows = shape[0] // layout.splits[0] if shape else 1
+        if not optimizer or layout.replicas == 1 or rows % layout.replicas:
+            return layout
+        step = self.tensor if layout.replicas < layout.devices else 1
+        return Layout(layout.dev_matrix, layout.tensor_map, shape, step, ALL)
 
 
 def whole(rank: int) -> Spread:
