@@ -1,5 +1,8 @@
 """Real networks exported by MindSpore, and their strategy files read by MindSpore's own tools."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 
