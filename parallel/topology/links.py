@@ -68,6 +68,9 @@ ACCELERATORS: dict[str, Accelerator] = {
         Accelerator("910B3", 64 * _GB, 313e12, 1.6e12, f"{_NOTES}: Atlas 800T A2 with 2.5 PFLOPS float16 of 8"),
         Accelerator("910B4", 32 * _GB, 280e12, 0.8e12, f"{_NOTES}: Atlas 800I A2, 2.24 PFLOPS of 8, 32 GB, 800 GB/s"),
         Accelerator("910C", 64 * _GB, 376e12, 1.6e12, f"{_NOTES}: a die of two; the NPU 752 TFLOPS, 128 GB, 3.2 TB/s"),
+        Accelerator(
+            "950PR", 128 * _GB, 500e12, 1.6e12, f"{_NOTES}: 128 GB, 1.6 TB/s, 1 PFLOPS float8; half is assumed"
+        ),
         Accelerator("CPU", 4 * _GB, 1e11, 2e10, "a share of a desktop's processor, for tests; assumed"),
     )
 }
@@ -94,6 +97,7 @@ def accelerator(name: str) -> Accelerator:
     short = re.sub(r"(?i)^ascend[ _-]*", "", name.strip()).upper()
     short = "910A" if re.fullmatch(r"910(PRO|PREMIUM)?[AB]?", short) and short != "910B" else short
     short = "910C" if re.fullmatch(r"910_9[0-9A-Z]+|A3", short) else short
+    short = "950PR" if re.fullmatch(r"950[0-9A-Z_]*", short) else short
     short = {"910B": "910B3", "910B2C": "910B2", "910B4-1": "910B4"}.get(short, short)
     if short not in ACCELERATORS:
         known = ", ".join(ACCELERATORS)

@@ -129,9 +129,11 @@ def _named(text: str) -> str | None:
 def guess_accelerator(server: Server) -> str:
     """The kind of device that a server most likely holds, from its links alone: npu-smi's matrix does not name it.
 
-    SIO or HCCS_SW is an A3; a device with exactly three HCCS links a 910A, which has three ports; all else a 910B.
+    UB is a 950, SIO or HCCS_SW an A3; a device with exactly three HCCS links a 910A, which has three ports; all else a 910B.
     """
     words = {word for row in server.kinds for word in row}
+    if "UB" in words:
+        return "950PR"
     if words & {"SIO", "HCCS_SW"}:
         return "910C"
     if len(server.devices) > 4 and all(row.count("HCCS") == 3 for row in server.kinds):

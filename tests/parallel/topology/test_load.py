@@ -107,9 +107,10 @@ def test_the_table_of_chips_in_the_same_file_names_the_devices(tmp_path):
     assert (found.name, found.memory) == ("910B4", 32 << 30) and "assumed" not in found.source
 
 
-def test_links_tell_an_a3_and_a_910a(tmp_path):
+def test_links_tell_a_950_an_a3_and_a_910a(tmp_path):
     a3 = MESH.replace("HCCS", "SIO ")
     assert load_cluster(write(tmp_path / "a3.txt", a3)).accelerator.name == "910C"
+    assert load_cluster(write(tmp_path / "a5.txt", MESH.replace("HCCS", "UB  "))).accelerator.name == "950PR"
     rows = [["X" if a == b else "HCCS" if a // 4 == b // 4 else "SYS" for b in range(8)] for a in range(8)]
     text = "\n".join(f"NPU{at} " + " ".join(row) for at, row in enumerate(rows))
     assert load_cluster(write(tmp_path / "a.txt", text)).accelerator.name == "910A"
@@ -227,6 +228,7 @@ def test_every_kind_of_link_and_device_has_a_source_and_figures_that_can_be():
         ("Ascend 910B4-1", "910B4"),
         ("Ascend910_9382", "910C"),
         ("Ascend910", "910A"),
+        ("Ascend950PR_9599", "950PR"),
         ("Ascend910ProB", "910A"),
     ],
 )
