@@ -129,7 +129,7 @@ def _named(text: str) -> str | None:
 def guess_accelerator(server: Server) -> str:
     """The kind of device that a server most likely holds, from its links alone: npu-smi's matrix does not name it.
 
-    UB is a 950, SIO or HCCS_SW an A3; a device with exactly three HCCS links a 910A, which has three ports; all else a 910B.
+    UB is a 950, SIO or HCCS_SW an A3; three HCCS links of every device, all the ports it has, a 910A; all else a 910B.
     """
     words = {word for row in server.kinds for word in row}
     if "UB" in words:
