@@ -35,8 +35,9 @@ def sbatch(launch: Launch) -> str:
         "set -euo pipefail",
         "",
         *exports(launch),
-        'MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
-        "export MASTER_ADDR",
+        # Not piped to head: what is closed before it is read would end a script with pipefail.
+        'mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")',
+        'export MASTER_ADDR="${hosts[0]}"',
         "",
         "# What one node runs; $SLURM_NODEID and $MASTER_ADDR have their values there.",
         "node() {",

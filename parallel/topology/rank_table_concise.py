@@ -39,7 +39,7 @@ def check_concise(fields: Fields, root: dict[str, Any], asked: Asked, device: De
     _as_many_addresses(fields, ranks)
     _network_side(fields, ranks)
     check_families(fields, ranks, len(servers))
-    check_servers(fields, ranks, len(ranks), len(servers), device)
+    check_servers(fields, ranks, len(ranks), len(servers), device, asked)
     check_asked(fields, ranks, asked)
     _advise(fields, ranks, device)
 

@@ -219,7 +219,7 @@ def _one_family(fields: Fields, found: Iterable[tuple[Path, int]], name: str) ->
             return
 
 
-def check_servers(fields: Fields, ranks: list[Rank], devices: int, servers: int, device: Device) -> None:
+def check_servers(fields: Fields, ranks: list[Rank], devices: int, servers: int, device: Device, asked: Asked) -> None:
     """Devices of a server are each named once; on a 910A all servers have equally many (CheckDeviceNumValid)."""
     held: dict[str, list[Rank]] = {}
     for rank in ranks:
@@ -231,6 +231,8 @@ def check_servers(fields: Fields, ranks: list[Rank], devices: int, servers: int,
             fields.refuse(found[0].path[:-2] or found[0].path, server, f"{rule} (pass the device if it is another)")
         elif device == "910A":
             _whole_rings(fields, server, found)
+        elif device == "910B" and len(held) == 1 and not asked.intra_roce:
+            _same_plane(fields, found)
 
 
 def _once(fields: Fields, found: list[Rank]) -> None:
@@ -239,6 +241,15 @@ def _once(fields: Fields, found: list[Rank]) -> None:
         if rank.device in seen:
             fields.refuse((*rank.path, "device_id"), rank.device, "occurs before in this server")
         seen.add(rank.device)
+
+
+def _same_plane(fields: Fields, found: list[Rank]) -> None:
+    # hccl_communicator_host.cc, CheckSingleServerComm: the modules of a Box16 are joined chip by chip over PCIe.
+    ids = sorted({rank.device for rank in found})
+    low, high = [n for n in ids if n < 8], [n - 8 for n in ids if n >= 8]
+    if low and high and low != high:
+        rule = "alone, both modules of a Box16 use the same chips, such as 0,1,8,9, unless HCCL_INTRA_ROCE_ENABLE=1"
+        fields.refuse((*found[0].path, "device_id"), ids, rule)
 
 
 def _whole_rings(fields: Fields, server: str, found: list[Rank]) -> None:

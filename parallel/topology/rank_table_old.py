@@ -47,7 +47,7 @@ def check_old(fields: Fields, root: dict[str, Any], asked: Asked, device: Device
     else:
         check_ranks(fields, ranks)
     check_families(fields, ranks, servers)
-    check_servers(fields, ranks, devices, servers, device)
+    check_servers(fields, ranks, devices, servers, device, asked)
     (_check_pod if cloud else check_asked)(fields, ranks, asked)
 
 

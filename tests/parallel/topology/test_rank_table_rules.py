@@ -243,6 +243,16 @@ def test_four_devices_of_a_910a_are_a_ring_or_pairs_of_both(ids, good):
     assert accepted(validate(json.dumps(table), Asked(device="910A"))) is good
 
 
+@pytest.mark.parametrize(("ids", "good"), [((0, 1, 8, 9), True), ((0, 1, 8, 10), False), ((8, 9, 10, 11), True)])
+def test_the_modules_of_a_box16_use_the_same_chips(ids, good):
+    table = _plain(4)
+    for device, number in zip(table["server_list"][0]["device"], ids, strict=True):
+        device["device_id"] = str(number)
+    text = json.dumps(table)
+    assert accepted(validate(text, Asked(device="910B"))) is good
+    assert accepted(validate(text, Asked(device="910B", intra_roce=True)))
+
+
 def test_a_910b_needs_addresses_where_an_a3_super_pod_does_not():
     table = _put(GOOD["1.2"], f"{DEVICE}.device_ip", None)
     assert accepted(validate(json.dumps(table), Asked(device="910_93")))
