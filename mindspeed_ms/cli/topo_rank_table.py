@@ -83,7 +83,7 @@ def _write(spec: str, servers: int, ips: list[str], order: str | None, output: P
     from mindspeed_ms.parallel.topology.rank_table_write import write_rank_table
 
     found = load_cluster(spec, servers=servers)
-    addresses = _addresses(ips)
+    addresses = read_addresses(ips)
     if addresses and len(addresses) != len(found.servers):
         raise ConfigError(f"--ips: {len(addresses)} servers; {spec} has {len(found.servers)}: give one each")
     if addresses:
@@ -100,7 +100,8 @@ def _write(spec: str, servers: int, ips: list[str], order: str | None, output: P
     next_step("mindspeed-ms", "topo", "rank-table", str(output))
 
 
-def _addresses(ips: list[str]) -> dict[str, dict[int, str]]:
+def read_addresses(ips: list[str]) -> dict[str, dict[int, str]]:
+    """Server to device to address, of options NAME=FILE. Raises ConfigError."""
     from mindspeed_ms.cli.output import read_text
     from mindspeed_ms.parallel.topology.hccn import read_hccn_conf, read_hccn_tool
 
