@@ -1,4 +1,4 @@
-"""mindspeed-ms plan: the parallel settings that a training job should run with on a cluster, and the files to launch it."""
+"""mindspeed-ms plan: the parallel settings a training job should run with on a cluster, and the files to launch it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from mindspeed_ms.parallel.plan.planner import Made
 
 app = typer.Typer(add_completion=False)
+Files = list[tuple[str, str]]
 
 
 @app.command()
@@ -39,12 +40,11 @@ def plan(
             "--out", "-o", help="Folder for plan.json, the report and all a launch needs.", show_default=False
         ),
     ] = None,
-    graph: Annotated[
-        Path | None,
-        typer.Option(
-            help="The network's exported MINDIR, for strategy files that name its operators.", show_default=False
-        ),
-    ] = None,
+    strategy: o.Strategy = False,
+    graph: o.GraphFile = None,
+    ips: o.Ips = None,
+    nodes: o.Nodes = None,
+    run: o.Run = "train.py",
     data: o.Data = None,
     tensor: o.Tensor = None,
     pipeline: o.Pipeline = None,
@@ -65,6 +65,7 @@ def plan(
     micro-batch, recomputation and layers of each stage; by models of time and memory, without a device.
     """
     from mindspeed_ms.cli.output import busy
+    from mindspeed_ms.errors import ConfigError
     from mindspeed_ms.parallel.plan.model import read_model
     from mindspeed_ms.parallel.plan.planner import make_plan
     from mindspeed_ms.parallel.plan.settings import Job
@@ -76,18 +77,26 @@ def plan(
     where = t.load(cluster, servers, link, measured, accelerator, like)
     with busy("Searching"):
         made = make_plan(shape, where, Job(seq, global_batch), limits, vary=vary)
-    written: list[tuple[str, str]] = []
+    written: Files = []
+    missing: list[str] = []
     if out is not None:
-        from mindspeed_ms.cli.plan_write import write_all
+        from mindspeed_ms.cli.plan_write import Wanted, write_all
+        from mindspeed_ms.cli.topo_rank_table import read_addresses
 
-        written = write_all(made, out, graph)
+        names = tuple(name.strip() for name in nodes.split(",")) if nodes else ()
+        with busy("Writing"):
+            written, missing = write_all(
+                made, Wanted(out, model, graph, strategy, read_addresses(ips or []), names, run)
+            )
+    elif strategy or graph or ips or nodes:
+        raise ConfigError("--strategy, --graph, --ips and --nodes are about files; give --out FOLDER for them")
     if as_json:
-        _print_json(made, written)
+        _print_json(made, written, missing)
     else:
-        _print(made, written)
+        _print(made, written, missing)
 
 
-def _print_json(made: "Made", written: list[tuple[str, str]]) -> None:
+def _print_json(made: "Made", written: Files, missing: list[str]) -> None:
     import dataclasses
     import json
 
@@ -103,22 +112,24 @@ def _print_json(made: "Made", written: list[tuple[str, str]]) -> None:
         "alternatives": [dataclasses.asdict(one) for one in plan.alternatives],
         "sensitivity": [dataclasses.asdict(one) for one in plan.sensitivity],
         "files": [name for name, _ in written],
+        "not_written": missing,
     }
     print(json.dumps(content, ensure_ascii=False))
 
 
-def _print(made: "Made", written: list[tuple[str, str]]) -> None:
+def _print(made: "Made", written: Files, missing: list[str]) -> None:
     from mindspeed_ms.cli.output import report, table
     from mindspeed_ms.parallel.plan.describe import describe, gib
 
     plan = made.plan
+    said, devices = plan.predicted, plan.settings.devices
     peak = max(stage["total"] for stage in plan.predicted.memory)
     report(
         {
             "plan": describe(plan.settings),
-            "on": f"{plan.settings.devices} of {plan.cluster.size} devices of {plan.cluster.name} ({plan.cluster.accelerator.name})",
-            "step": f"{plan.predicted.step_seconds:.4g} s, {plan.predicted.tokens_per_second / plan.settings.devices:,.0f} "
-            f"tokens/s a device, {plan.predicted.flops_utilization:.1%} of the peak",
+            "on": f"{devices} of {plan.cluster.size} devices of {plan.cluster.name} ({plan.cluster.accelerator.name})",
+            "step": f"{said.step_seconds:.4g} s, {said.tokens_per_second / devices:,.0f} tokens/s a device, "
+            f"{said.flops_utilization:.1%} of the peak",
             "memory": f"{gib(peak)} of {gib(plan.predicted.memory_limit)} on the fullest device",
             "binds": ", ".join(f"{what} {share:.1%}" for what, share in plan.binds),
         },
@@ -138,6 +149,8 @@ def _print(made: "Made", written: list[tuple[str, str]]) -> None:
     if written:
         print()
         table([{"file": name, "what": what} for name, what in written], False)
+    for line in missing:
+        print(f"not written: {line}")
 
 
 def _row(rank: int, seconds: float, peak: int, text: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -24,6 +25,33 @@ Memory = Annotated[
     str | None,
     typer.Option(help="What a job may take of a device, such as 58GB; default: 95 % of it.", show_default=False),
 ]
+_FILES = "What --out writes"
+Strategy = Annotated[
+    bool,
+    typer.Option(
+        "--strategy", help="Export MODEL's graph with MindSpore and write strategy files.", rich_help_panel=_FILES
+    ),
+]
+GraphFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--graph",
+        help="The network's exported MINDIR, for strategy files that name its operators.",
+        show_default=False,
+        rich_help_panel=_FILES,
+    ),
+]
+Ips = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="NAME=FILE for each server in turn: its hccn.conf, or what hccn_tool printed.", rich_help_panel=_FILES
+    ),
+]
+Nodes = Annotated[
+    str | None,
+    typer.Option(help="Addresses or names of the servers, with commas.", show_default=False, rich_help_panel=_FILES),
+]
+Run = Annotated[str, typer.Option(help="The script that each rank runs, with its arguments.", rich_help_panel=_FILES)]
 
 
 def fixed(help_text: str) -> Any:

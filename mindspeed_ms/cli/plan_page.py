@@ -62,12 +62,16 @@ def _tiles(plan: "Plan") -> Markup:
         f"of {size(predicted.memory_limit)} on the fullest device": size(peak),
         **{f"{what} binds": share(value) for what, value in plan.binds},
     }
-    return tag("div", join(tag("div", join([tag("b", value), escape(name)])) for name, value in values.items()), class_="tiles")
+    return tag(
+        "div", join(tag("div", join([tag("b", value), escape(name)])) for name, value in values.items()), class_="tiles"
+    )
 
 
 def _parts(parts: Mapping[str, float]) -> Markup:
     total = sum(parts.values())
-    rows = [(name, bar(value / total, 0), f"{value:.4g}", share(value / total)) for name, value in parts.items() if value]
+    rows = [
+        (name, bar(value / total, 0), f"{value:.4g}", share(value / total)) for name, value in parts.items() if value
+    ]
     return table(("part", "", "seconds", "share"), rows, 2)
 
 
@@ -87,7 +91,9 @@ def _timeline(made: "Made") -> Markup:
         for event in made.time.timeline
     ]
     last = max((one.end for one in bars), default=0.0)
-    bars += [timeline.Bar(stage, last, total, "data", "gradients and optimizer") for stage in {one.stage for one in bars}]
+    bars += [
+        timeline.Bar(stage, last, total, "data", "gradients and optimizer") for stage in {one.stage for one in bars}
+    ]
     keys = join(
         tag("li", join([tag("span", "", class_="key", style=f"border-color:{color}"), escape(kind)]))
         for kind, color in timeline.legend(bars)

@@ -80,7 +80,18 @@ def _compare(plan: Published, cluster: Cluster) -> Compared:
 
 
 def _differences(theirs: Settings, ours: Settings) -> str:
-    names = ("data", "tensor", "pipeline", "context", "expert", "micro_batch", "zero", "recompute", "schedule", "virtual")
+    names = (
+        "data",
+        "tensor",
+        "pipeline",
+        "context",
+        "expert",
+        "micro_batch",
+        "zero",
+        "recompute",
+        "schedule",
+        "virtual",
+    )
     said = [
         f"{name} {getattr(theirs, name)} -> {getattr(ours, name)}"
         for name in names

@@ -76,7 +76,7 @@ class Evaluator:
 
     @cached_property
     def _plain(self) -> bool:
-        """Equal servers without pods, each with one kind of link: ranks in their natural order are as near as can be."""
+        """Equal servers without pods, each with one kind of link: no order is better than the natural one."""
         first = self.cluster.servers[0]
         words = {word for at, row in enumerate(first.kinds) for other, word in enumerate(row) if at != other}
         return (

@@ -55,7 +55,8 @@ def _degree(name: str, best: Candidate, time: StepTime, ranking: Ranking, evalua
     other = next((one for one in ranking.candidates if getattr(one.settings, name) != value), None)
     if other is None:
         return f"{name} {value}: all of the best plans have it" if value > 1 else ""
-    return f"{name} {value}: with {getattr(other.settings, name)} the best is {_slower(time, evaluator.time(other.settings))}"
+    said = _slower(time, evaluator.time(other.settings))
+    return f"{name} {value}: with {getattr(other.settings, name)} the best is {said}"
 
 
 def _slower(time: StepTime, other: StepTime) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from mindspeed_ms.parallel.plan.candidates import Limits, even, sequence_parallels, zeros
 from mindspeed_ms.parallel.plan.evaluate import Evaluator
-from mindspeed_ms.parallel.plan.settings import Settings
+from mindspeed_ms.parallel.plan.settings import Recompute, Settings
 
 _FEW = 64  # ways to split layers, or to choose those that are computed again, that are all tried
 
@@ -74,7 +74,7 @@ def _pieces(counts: tuple[int, ...], seconds: list[float]) -> tuple[float, float
 
 
 def moves(settings: Settings, evaluator: Evaluator) -> Iterator[Settings]:
-    """A layer less in the chunks of the busiest stage, or of the one that repeats most, and one more in another chunk."""
+    """A layer less in the busiest stage, or in the one that repeats most, and one more in another."""
     counts = [stop - first for first, stop in settings.chunks(evaluator.shape.layers)]
     forward, backward = evaluator.chunks(settings)
     stages = settings.pipeline
@@ -102,7 +102,7 @@ def fitted(base: Settings, evaluator: Evaluator, limits: Limits) -> Iterator[Set
     """All ZeRO stages and the least recomputation with which a split fits; nothing where it does not.
 
     Recomputation adds time, so it is tried where memory asks for it, and no layer more than it asks for. In a pipeline
-    a stage that waits may still win by it, since gradients then hide behind more: where there are few ways, all are tried.
+    a stage that waits may still win by it, since gradients hide behind more: where there are few ways, all are tried.
     """
     few = base.pipeline > 1 and math.prod(size + 1 for size in held(base, evaluator.shape.layers)) <= _FEW
     for zero in zeros(base, limits):
@@ -131,7 +131,7 @@ def _all_counts(settings: Settings, evaluator: Evaluator) -> Iterator[Settings]:
             yield replace(settings, recompute="full", recompute_layers=None if counts == sizes else counts)
 
 
-def _with(settings: Settings, recompute: str, evaluator: Evaluator) -> Iterator[Settings]:
+def _with(settings: Settings, recompute: Recompute, evaluator: Evaluator) -> Iterator[Settings]:
     if recompute != "full":
         settings = replace(settings, recompute=recompute)
         if evaluator.fits(settings):

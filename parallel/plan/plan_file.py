@@ -290,7 +290,7 @@ def _cluster(content: _Cluster, where: str) -> Cluster:
         sizes = {len(shape.kinds), *map(len, shape.kinds)}
         if sizes != {len(one.devices)} or len(shape.affinity) not in (0, len(one.devices)):
             raise ConfigError(
-                f"{where}: cluster.servers.{at} has {len(one.devices)} devices; its shape {one.shape} is of another size"
+                f"{where}: cluster.servers.{at} has {len(one.devices)} devices; shape {one.shape} is of another size"
             )
         servers.append(Server(one.name, one.devices, shape.kinds, shape.affinity))
     links = {kind: _made(Link, link) for kind, link in content.links.items()}
@@ -299,7 +299,7 @@ def _cluster(content: _Cluster, where: str) -> Cluster:
 
 
 def _check(plan: Plan, where: str) -> None:
-    """What belongs together agrees: the order names slots of the cluster once, and the groups are those of the degrees."""
+    """What belongs together agrees: order names slots of the cluster once, groups are those of the degrees."""
     devices = plan.settings.devices
     if len(plan.order) != devices or len(set(plan.order)) != devices:
         raise ConfigError(f"{where}: order has to name {devices} different slots, one of each rank of the settings")
