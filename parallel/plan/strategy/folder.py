@@ -1,4 +1,4 @@
-"""Everything about splits that a plan's folder holds: strategy files of every stage, and the ring groups beside them."""
+"""What a plan's folder holds about splits: strategy files of every stage, and the ring groups beside them."""
 
 from __future__ import annotations
 

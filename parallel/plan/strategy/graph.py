@@ -22,6 +22,7 @@ _GRAPH, _FUNCTIONS, _PRIMITIVES = 7, 8, 12
 _FLOAT, _STRING, _TENSOR, _TENSORS = 1, 8, 17, 19
 _TUPLE, _LIST = 20, 21
 _MONADS = (23, 24)
+_NONE = 25
 _BYTES = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 16: 2}
 
 
@@ -230,7 +231,7 @@ def _value(attribute: wire.Fields) -> Value:
     if kind == _STRING:
         parts = attribute.get(5) or attribute.get(11)
         return str(wire.blob(parts), "utf-8", "replace")
-    if kind == _FLOAT or kind in (_TENSOR, _TENSORS):
+    if kind in (_FLOAT, _TENSOR, _TENSORS, _NONE, *_MONADS):
         return None
     listed = wire.numbers(attribute.get(10, ()))
     return wire.number(attribute.get(3)) if not listed else listed[0] if len(listed) == 1 else tuple(listed)

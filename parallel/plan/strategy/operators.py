@@ -7,72 +7,12 @@ the input's are split already; the partial results of the second are then summed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from mindspeed_ms.parallel.plan.strategy.graph import Graph, Operator, Shape, Value
-from mindspeed_ms.parallel.plan.strategy.spread import (
-    TENSOR,
-    Axes,
-    Mesh,
-    Spread,
-    broadcast,
-    narrowed,
-    reshaped,
-    whole,
-)
-
-
-@dataclass(frozen=True)
-class View:
-    """What a rule sees: the operator, and of each tensor input its shape and spread (None: a weight or a constant)."""
-
-    graph: Graph
-    operator: Operator
-    mesh: Mesh
-    shapes: tuple[Shape, ...]
-    spreads: tuple[Spread | None, ...]
-    weights: tuple[bool, ...]
-    may_split: bool  # a weight by the tensor axis
-
-    @property
-    def result(self) -> Shape:
-        """The shape of the first output."""
-        return self.operator.shapes[0]
-
-    def spread(self, index: int) -> Spread:
-        """The spread of an input, of a weight or a constant that of a whole tensor."""
-        return self.spreads[index] or whole(len(self.shapes[index]))
-
-    def constant(self, index: int) -> Value:
-        """The constant at a place among all inputs, not the tensors alone."""
-        return self.graph.constant(self.operator, index)
-
-    def axis(self, index: int, rank: int, default: int = -1) -> tuple[int, ...]:
-        """Dimensions named by the constant at `index`, counted from the left; all of them where it is ()."""
-        value = self.constant(index)
-        if value is None:
-            value = default
-        axes = value if isinstance(value, tuple) else (value,)
-        return tuple(int(axis) % rank for axis in axes if isinstance(axis, int)) if axes else tuple(range(rank))
-
-
-@dataclass(frozen=True)
-class Split:
-    """How an operator is split: what it takes of each tensor input, how its outputs lie, and what it sums over.
-
-    `gathers`: an input that lies otherwise is moved, rather than the weight before it kept whole.
-    """
-
-    inputs: tuple[Spread, ...]
-    outputs: tuple[Spread, ...]
-    sums: Axes = ()
-    gathers: bool = False
-    known: bool = True
-    columns: bool = False  # a weight's output features are split here
-
-
-Rule = Callable[[View], Split]
+from mindspeed_ms.parallel.plan.strategy.fused import flash_attention, last_whole
+from mindspeed_ms.parallel.plan.strategy.graph import Shape
+from mindspeed_ms.parallel.plan.strategy.spread import TENSOR, Axes, Spread, broadcast, narrowed, reshaped, whole
+from mindspeed_ms.parallel.plan.strategy.view import Rule, Split, View
 
 
 def split(view: View) -> Split:
@@ -232,35 +172,6 @@ def concat(view: View) -> Split:
     for spread in given[1:]:
         merged = _merged(merged, spread)
     return Split(tuple(merged for _ in given), (merged,))
-
-
-def last_whole(view: View) -> Split:
-    """A norm over the last dimension by one operator (RmsNorm, LayerNorm): its weights are whole."""
-    given = (*view.spread(0)[:-1], ())
-    wanted = (given, *(whole(len(shape)) for shape in view.shapes[1:]))
-    outputs = tuple(given[: len(shape) - 1] + ((),) if shape else () for shape in view.operator.shapes)
-    return Split(wanted, outputs)
-
-
-_FLASH_WHOLE = {"BSH": (1,), "BSND": (1, 3), "BNSD": (2, 3), "SBH": (0,), "TND": (2,)}
-
-
-def flash_attention(view: View) -> Split:
-    """FlashAttentionScore: batch, heads and queries are split as the query is; keys and values along with the heads."""
-    layout = str(view.operator.attributes.get("input_layout") or _text(view))
-    query = view.spread(0)
-    full = _FLASH_WHOLE.get(layout, tuple(range(len(query))))
-    keys = tuple(() if i in full else axes for i, axes in enumerate(query))
-    others = tuple(whole(len(shape)) for shape in view.shapes[3:])
-    sequence = full[0] if layout != "TND" else -1
-    query = tuple(() if i in full and i != sequence else axes for i, axes in enumerate(query))
-    outputs = tuple(query if shape == view.shapes[0] else whole(len(shape)) for shape in view.operator.shapes)
-    return Split((query, keys, keys, *others), outputs)
-
-
-def _text(view: View) -> str:
-    found = [view.constant(i) for i in range(len(view.operator.inputs))]
-    return next((value for value in found if isinstance(value, str) and value in _FLASH_WHOLE), "")
 
 
 RULES: Mapping[str, Rule] = {
