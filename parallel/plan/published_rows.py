@@ -99,7 +99,9 @@ def shape_of(row: Row, notes: list[str]) -> ModelShape:
     kv_heads = _number(row, "kv_heads", heads)
     ffn = _number(row, "ffn", _ffn(row, hidden, layers, kv_heads))
     text = row["model"].lower()
-    expert_ffn = _number(row, "moe_ffn", known.expert_ffn if known and known.expert_ffn else ffn) if experts > 1 else 0
+    # With other experts and another width the nearest published model is none of this family.
+    alike = known is not None and (known.experts == experts or known.ffn == ffn)
+    expert_ffn = _number(row, "moe_ffn", known.expert_ffn if known and alike else ffn) if experts > 1 else 0
     if known is not None and known.kv_lora_rank and "deepseek" in text:
         shape = replace(known, name=row["model"])
     else:

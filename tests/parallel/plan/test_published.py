@@ -119,3 +119,11 @@ def test_a_wrong_table_or_cell_is_refused(tmp_path):
     assert one.verdict == "not modelled" and "tp is 'four'" in one.reason
     (one,) = published.judge([{**row, "devices": "63"}])
     assert "= 64 devices, but there are 63" in one.reason
+
+
+def test_experts_of_no_known_family_are_as_wide_as_the_row_says():
+    """TeleChat2-39B-A12B: 16 experts of 6144, four a token."""
+    [row] = [row for row in ROWS if row["model"] == "finetune_telechat_39b_a12b"]
+    shape = published_rows.shape_of(row, [])
+    assert parameters.total(shape) == pytest.approx(39e9, rel=0.02)
+    assert parameters.active(shape) == pytest.approx(12e9, rel=0.02)
