@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from mindspeed_ms.parallel.plan.candidates import Limits, even, sequence_parallels, zeros
@@ -98,24 +98,33 @@ def _round(seconds: float) -> float:
     return float(f"{seconds:.9g}")
 
 
-def fitted(base: Settings, evaluator: Evaluator, limits: Limits) -> Iterator[Settings]:
+Worth = Callable[[Settings], bool]
+
+
+def _always(settings: Settings) -> bool:
+    return True
+
+
+def fitted(base: Settings, evaluator: Evaluator, limits: Limits, worth: Worth = _always) -> Iterator[Settings]:
     """All ZeRO stages and the least recomputation with which a split fits; nothing where it does not.
 
     Recomputation adds time, so it is tried where memory asks for it, and no layer more than it asks for. In a pipeline
     a stage that waits may still win by it, since gradients hide behind more: where there are few ways, all are tried.
+
+    worth: whether settings, and those that repeat more, can still be of interest; what is not need not be looked at.
     """
     few = base.pipeline > 1 and math.prod(size + 1 for size in held(base, evaluator.shape.layers)) <= _FEW
     for zero in zeros(base, limits):
         settings = replace(base, zero=zero)
         if limits.recompute is not None:
-            yield from _with(settings, limits.recompute, evaluator)
+            yield from _with(settings, limits.recompute, evaluator, worth)
             continue
         if evaluator.fits(settings):
             yield settings
             if not few:
                 continue
-        yield from _with(settings, "selective", evaluator)
-        yield from _with(settings, "full", evaluator)
+        yield from _with(settings, "selective", evaluator, worth)
+        yield from _with(settings, "full", evaluator, worth)
         if few:
             yield from _all_counts(settings, evaluator)
 
@@ -131,13 +140,13 @@ def _all_counts(settings: Settings, evaluator: Evaluator) -> Iterator[Settings]:
             yield replace(settings, recompute="full", recompute_layers=None if counts == sizes else counts)
 
 
-def _with(settings: Settings, recompute: Recompute, evaluator: Evaluator) -> Iterator[Settings]:
+def _with(settings: Settings, recompute: Recompute, evaluator: Evaluator, worth: Worth) -> Iterator[Settings]:
     if recompute != "full":
         settings = replace(settings, recompute=recompute)
-        if evaluator.fits(settings):
+        if worth(settings) and evaluator.fits(settings):
             yield settings
         return
-    counts = again(settings, evaluator)
+    counts = again(settings, evaluator, worth)
     if counts is not None:
         whole = held(settings, evaluator.shape.layers)
         yield replace(settings, recompute="full", recompute_layers=None if counts == whole else counts)
@@ -149,8 +158,8 @@ def held(settings: Settings, layers: int) -> tuple[int, ...]:
     return tuple(sum(sizes[stage :: settings.pipeline]) for stage in range(settings.pipeline))
 
 
-def again(settings: Settings, evaluator: Evaluator) -> tuple[int, ...] | None:
-    """The fewest layers that each stage has to compute again to fit; None: it does not fit with all of them."""
+def again(settings: Settings, evaluator: Evaluator, worth: Worth = _always) -> tuple[int, ...] | None:
+    """The fewest layers that each stage has to compute again to fit; None: no number fits, or none is worth it."""
     settings = replace(settings, recompute="full", recompute_layers=None)
     sizes = held(settings, evaluator.shape.layers)
     counts: list[int] = []
@@ -166,16 +175,23 @@ def again(settings: Settings, evaluator: Evaluator) -> tuple[int, ...] | None:
             else:
                 low = middle + 1
         counts.append(low)
+        if stage == 0 and not worth(replace(settings, recompute_layers=(low,) + (0,) * (settings.pipeline - 1))):
+            return None
     return tuple(counts)
 
 
-def smallest(base: Settings, evaluator: Evaluator, limits: Limits) -> tuple[int, Settings]:
-    """The settings that take least memory, with bytes of their fullest device."""
+def smallest(base: Settings, evaluator: Evaluator, limits: Limits, *, even_only: bool = False) -> tuple[int, Settings]:
+    """The settings that take least memory, with bytes of their fullest device. even_only: of the even split alone."""
+    base = replace(base, sequence_parallel=sequence_parallels(base, limits)[0])
+    layers, chunks = evaluator.shape.layers, base.pipeline * base.virtual
+    if even_only and limits.layers is None:
+        every = [replace(base, layers=() if layers % chunks == 0 else even(layers, chunks))]
+    else:
+        every = splits(base, evaluator, limits)
     found = []
-    for sequence in sequence_parallels(base, limits):
-        for split in splits(replace(base, sequence_parallel=sequence), evaluator, limits)[:1]:
-            for zero in zeros(base, limits):
-                settings = replace(split, zero=zero, recompute=limits.recompute or "full")
-                peak = max(evaluator.stage_bytes(settings, stage) for stage in range(settings.pipeline))
-                found.append((peak, settings))
+    for split in every:
+        for zero in zeros(base, limits)[-2:]:  # the third stage gathers the weights of a layer, which may be more
+            settings = replace(split, zero=zero, recompute=limits.recompute or "full")
+            peak = max(evaluator.stage_bytes(settings, stage) for stage in range(settings.pipeline))
+            found.append((peak, settings))
     return min(found, key=lambda one: one[0])

@@ -46,7 +46,7 @@ class Ranking:
     limit: int  # bytes of a device
     groups: int = 0  # degrees, micro-batch and schedule together
     pruned: int = 0  # of them: their bound is above what was found
-    too_large: int = 0  # of them: nothing fits
+    too_large: int = 0  # splits of them of which nothing fits
     evaluated: int = 0  # settings timed by the whole model
     refused: Counter[str] = field(default_factory=Counter)  # why degrees cannot be run
 
@@ -71,7 +71,7 @@ def search(
     bases = list(_bases(devices, limits, evaluator, ranking))
     if not bases:
         raise _no_way(shape, job, devices, ranking)
-    if _least(bases, evaluator, limits)[0] > evaluator.limit and limits.recompute in (None, "full"):
+    if all(smallest(base, evaluator, limits)[0] > evaluator.limit for base in _simplest(bases)):
         raise too_small(shape, cluster, job, limits, evaluator, bases)
     best = _Best(limits.keep)
     _best_first(bases, evaluator, limits, ranking, best)
@@ -111,13 +111,19 @@ def _coarse(bases: list[Settings], evaluator: Evaluator, limits: Limits) -> Iter
 
 
 def _try(group: Settings, evaluator: Evaluator, limits: Limits, ranking: Ranking, best: _Best) -> None:
-    """Time everything of one split that fits; what comes near the best gets its layers moved about."""
-    found = [settings for settings in fitted(group, evaluator, limits)]
-    ranking.too_large += not found
-    for settings in found:
-        if evaluator.bound(settings) < best.worst(group):
+    """Time everything of one split that fits and whose bound is not above what was found."""
+    found = False
+
+    def worth(settings: Settings) -> bool:
+        nonlocal found
+        found = True
+        return evaluator.bound(settings) < best.worst(group)
+
+    for settings in fitted(group, evaluator, limits, worth):
+        if worth(settings):
             ranking.evaluated += 1
             best.offer(timed(settings, evaluator))
+    ranking.too_large += not found
 
 
 def _moved(one: Candidate, evaluator: Evaluator, limits: Limits, ranking: Ranking) -> Candidate:
@@ -241,15 +247,19 @@ def too_small(
 
 def _least(bases: Iterable[Settings], evaluator: Evaluator, limits: Limits) -> tuple[int, Settings]:
     """The settings that take least memory, with bytes of their fullest device."""
-    # The first base of each degrees has the smallest micro-batch and the fewest chunks: what follows takes more.
-    first: dict[Degrees, Settings] = {}
+    return min((smallest(base, evaluator, limits) for base in _simplest(bases)), key=lambda one: one[0])
+
+
+def _simplest(bases: Iterable[Settings]) -> list[Settings]:
+    """The first base of each degrees and schedule: it has the smallest micro-batch; what follows takes more memory."""
+    first: dict[tuple[Degrees, str], Settings] = {}
     for base in bases:
-        first.setdefault(_degrees(base), base)
-    return min((smallest(base, evaluator, limits) for base in first.values()), key=lambda one: one[0])
+        first.setdefault((_degrees(base), base.schedule), base)
+    return list(first.values())
 
 
 def _devices_needed(shape: ModelShape, cluster: Cluster, job: Job, limits: Limits) -> int | None:
-    """The smallest number of devices, by whole servers, on which something fits: memory alone is looked at."""
+    """How many devices, by whole servers, would do: the first number on which an even split fits in memory."""
     server = cluster.servers[0]
     used = limits.devices or cluster.size
     step = len(server.devices) if used >= len(server.devices) else 1
@@ -262,7 +272,8 @@ def _devices_needed(shape: ModelShape, cluster: Cluster, job: Job, limits: Limit
             bases = list(_bases(count * step, asked, evaluator, Ranking([], 0)))
         except ConfigError:
             continue
-        if bases and _least(bases, evaluator, asked)[0] <= evaluator.limit:
+        every = _simplest(bases)
+        if any(smallest(base, evaluator, asked, even_only=True)[0] <= evaluator.limit for base in every):
             return count * step
     return None
 

@@ -35,8 +35,8 @@ def cluster_of(kinds, servers=1):
 
 
 CASES = {
-    "dense": (DENSE, cluster_of(MESH), Job(2048, 8)),
-    "dense over PCIe": (replace(DENSE, layers=5, vocab=64000), cluster_of(PAIRS), Job(4096, 4)),
+    "dense": (DENSE, cluster_of(MESH), Job(2048, 4)),
+    "dense over PCIe": (replace(DENSE, layers=5, vocab=64000), cluster_of(PAIRS), Job(4096, 2)),
     "experts": (EXPERTS, cluster_of(MESH), Job(2048, 4)),
     "two servers": (replace(DENSE, layers=3), cluster_of(MESH, 2), Job(4096, 8)),
 }
@@ -51,7 +51,7 @@ def case(request):
 def test_the_best_is_that_of_every_setting_there_is_at_any_limit_of_memory(case):
     shape, cluster, job, costs = case
     peaks = sorted(peak for _, peak, _ in costs)
-    for share in (0.0, 0.02, 0.1, 0.3, 0.7, 1.0):
+    for share in (0.0, 0.02, 0.1, 0.4, 1.0):
         limit = peaks[int(share * (len(peaks) - 1))]
         best = search(shape, cluster, job, Limits(memory=limit)).best
         assert best.seconds == pytest.approx(min(time for time, peak, _ in costs if peak <= limit), rel=1e-9)
@@ -65,7 +65,7 @@ def test_the_best_with_something_fixed_is_that_of_every_setting_with_it(case, fi
     shape, cluster, job, costs = case
     kept = [(time, peak) for time, peak, one in costs if all(getattr(one, name) == fixed[name] for name in fixed)]
     peaks = sorted(peak for _, peak in kept)
-    for share in (0.0, 0.1, 0.5):
+    for share in (0.0, 0.1):
         limit = peaks[int(share * (len(peaks) - 1))]
         best = search(shape, cluster, job, Limits(memory=limit, **fixed)).best
         assert best.seconds == pytest.approx(min(time for time, peak in kept if peak <= limit), rel=1e-9)
@@ -116,15 +116,14 @@ def test_70b_on_1024_devices_takes_less_than_ten_seconds():
 
 
 def test_a_cluster_too_small_says_by_how_many_bytes_and_devices():
-    shape, job, limits = replace(DENSE, layers=8), Job(2048, 16), Limits(memory=2 * GIB)
-    with pytest.raises(ConfigError, match=r"on 4 devices of 2.0 GiB: .* need .* GiB on a device, .* GiB more; ") as error:
+    shape, job, limits = DENSE, Job(2048, 16), Limits(memory=2 * GIB)
+    with pytest.raises(
+        ConfigError, match=r"on 4 devices of 2.0 GiB: .* need .* GiB on a device, .* GiB more; "
+    ) as error:
         search(shape, cluster_of(MESH), job, limits)
     needed, more = map(int, re.findall(r"(\d+) (?:such devices|more)", str(error.value).split("; ")[1]))
     assert needed == 4 + more > 4
     assert search(shape, cluster_of(MESH, needed // 4), job, limits).best.peak <= limits.memory
-    for servers in range(2, needed // 4):
-        with pytest.raises(ConfigError, match="does not fit|no way"):
-            search(shape, cluster_of(MESH, servers), job, limits)
 
 
 @pytest.mark.parametrize(
