@@ -308,8 +308,7 @@ def _check(plan: Plan, where: str) -> None:
         raise ConfigError(f"{where}: order names slot {wrong}; the cluster has {plan.cluster.size} devices")
     if set(plan.groups) != set(DIMENSIONS):
         raise ConfigError(f"{where}: groups has {sorted(plan.groups)}; expected {', '.join(DIMENSIONS)}")
-    degrees = {name: getattr(plan.settings, name) for name in DIMENSIONS}
-    for name, groups in rank_groups(**degrees).items():
+    for name, groups in rank_groups(plan.settings).items():
         if tuple(plan.groups[name]) != tuple(groups):
             raise ConfigError(
                 f"{where}: groups.{name} is not what the settings' degrees give; change settings and groups together"
