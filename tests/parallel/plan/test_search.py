@@ -20,7 +20,7 @@ from mindspeed_ms.parallel.topology.groups import arrange
 from mindspeed_ms.parallel.topology.load import load_cluster
 
 sys.path.insert(0, str(Path(__file__).parent))
-from brute_force import all_costs  # noqa: E402
+from brute_force import all_costs
 
 GIB = 1 << 30
 DENSE = ModelShape("small", layers=4, hidden=2048, heads=16, kv_heads=4, head_dim=128, ffn=5504, vocab=32000)
