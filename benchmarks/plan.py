@@ -64,7 +64,8 @@ def rings() -> dict:
     """One ring of eight on a 910A server against groups of four that exchange."""
     found = ring910a.compare(load_cluster("910a"))
     print(
-        f"910A, all_reduce of {found.sizes[-1]:,} bytes: groups of four are {found.gain:.2f} times as fast; {found.reason}"
+        f"910A, all_reduce of {found.sizes[-1]:,} bytes: groups of four are {found.gain:.2f} times as fast; "
+        f"{found.reason}"
     )
     crossover = None if found.turns is None else round(found.turns / 1e6, 4)
     return {"ring910a_gain": round(found.gain, 3), "crossover_mb": crossover}
@@ -87,7 +88,8 @@ def against(rows: list, most: int) -> dict:
     gains = [one.published.seconds / one.ours.seconds for one in found if one.ours]
     slower = [one for one in found if not one.at_least_as_fast]
     print(
-        f"{len(found)} different plans on at most {most} devices, {time.perf_counter() - begin:.0f} s; by the model ours"
+        f"{len(found)} different plans on at most {most} devices, {time.perf_counter() - begin:.0f} s; by the model "
+        "ours"
     )
     print(
         f"  is at least as fast in {len(found) - len(slower)}; published / ours: median {statistics.median(gains):.2f},"

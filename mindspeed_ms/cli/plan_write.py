@@ -138,13 +138,19 @@ def _graph(plan: "Plan", wanted: Wanted) -> "Graph":
 
 
 def _rank_table(plan: "Plan", wanted: Wanted) -> Files:
+    from mindspeed_ms.errors import ConfigError
     from mindspeed_ms.parallel.topology.rank_table_write import write_rank_table
 
     if plan.settings.devices != plan.cluster.size:
         raise _Left("rank_table.json: the plan leaves devices of the cluster out; name those it has alone")
     if len(plan.cluster.servers) > 1 and not wanted.ips:
         raise _Left("rank_table.json: several servers need addresses; give --ips NAME=FILE for each")
-    text = write_rank_table(plan.cluster, plan.order, wanted.ips)
+    try:
+        text = write_rank_table(plan.cluster, plan.order, wanted.ips)
+    except ConfigError as error:
+        if wanted.ips:
+            raise
+        raise _Left(f"rank_table.json: {error}") from None
     _write(wanted.folder / "rank_table.json", text)
     return [("rank_table.json", "HCCL's rank table, in the order of the plan")]
 
