@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mindspeed_ms.report.html import Markup, amount, bar, duration, escape, join, section, share, size, table, tag
 
 if TYPE_CHECKING:
-    from mindspeed_ms.parallel.plan.plan_file import Plan
+    from mindspeed_ms.parallel.plan.plan_data import Plan
     from mindspeed_ms.parallel.plan.planner import Made
 
 # Events of a schedule by their letter, as kinds of the timeline.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mindspeed_ms.parallel.plan.plan_file import Plan
+    from mindspeed_ms.parallel.plan.plan_data import Plan
     from mindspeed_ms.parallel.plan.planner import Made
     from mindspeed_ms.parallel.plan.strategy.graph import Graph
     from mindspeed_ms.parallel.topology.cluster import Cluster

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import typing
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +14,7 @@ import pydantic
 from mindspeed_ms.config.base import Config
 from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.parallel.plan.model import ModelShape
+from mindspeed_ms.parallel.plan.plan_data import Alternative, Plan, Prediction, Variation
 from mindspeed_ms.parallel.plan.settings import DIMENSIONS, Job, Settings
 from mindspeed_ms.parallel.topology.cluster import Accelerator, Cluster, Link, Server
 from mindspeed_ms.parallel.topology.groups import rank_groups
@@ -25,55 +25,6 @@ VERSION = 1
 _MAX_BYTES = 64 << 20
 
 Data = TypeVar("Data")
-
-
-@dataclasses.dataclass(frozen=True)
-class Prediction:
-    """What the models of cost and memory say of a plan: seconds of a step and its parts, bytes of each stage."""
-
-    step_seconds: float
-    tokens_per_second: float
-    flops_utilization: float
-    parts: Mapping[str, float]  # seconds
-    memory_limit: int  # bytes of a device that a job may use
-    memory: tuple[Mapping[str, int], ...]  # of each stage: component to bytes, "total" among them
-
-
-@dataclasses.dataclass(frozen=True)
-class Alternative:
-    """Another plan that fits, and what it would cost."""
-
-    settings: Settings
-    step_seconds: float
-    peak_bytes: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Variation:
-    """The best plan when one figure is another: `what` times `factor`."""
-
-    what: str
-    factor: float
-    step_seconds: float | None  # of the best plan then; None: none fits
-    settings: Settings | None
-    same: bool  # is it still this plan
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """One parallel plan: `order[rank]` is the slot of a rank, `groups[dimension]` the ranks of each group."""
-
-    model: ModelShape
-    job: Job
-    cluster: Cluster
-    settings: Settings
-    order: tuple[int, ...]
-    groups: Mapping[str, tuple[tuple[int, ...], ...]]
-    predicted: Prediction
-    binds: tuple[tuple[str, float], ...]  # what limits the step, the first most; share of the step's time, or of memory
-    reasons: tuple[str, ...]
-    alternatives: tuple[Alternative, ...] = ()
-    sensitivity: tuple[Variation, ...] = ()
 
 
 def _keys_of(data: type) -> type[Config]:

@@ -8,7 +8,7 @@ from mindspeed_ms.parallel.plan.candidates import Limits
 from mindspeed_ms.parallel.plan.evaluate import Evaluator
 from mindspeed_ms.parallel.plan.explain import binds, reasons
 from mindspeed_ms.parallel.plan.model import ModelShape
-from mindspeed_ms.parallel.plan.plan_file import Alternative, Plan, Prediction
+from mindspeed_ms.parallel.plan.plan_data import Alternative, Plan, Prediction
 from mindspeed_ms.parallel.plan.search import Ranking, search
 from mindspeed_ms.parallel.plan.sensitivity import sensitivity
 from mindspeed_ms.parallel.plan.settings import Job, Settings

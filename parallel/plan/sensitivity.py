@@ -8,7 +8,7 @@ from dataclasses import replace
 from mindspeed_ms.parallel.plan.candidates import Limits
 from mindspeed_ms.parallel.plan.evaluate import Evaluator
 from mindspeed_ms.parallel.plan.fit import fitted
-from mindspeed_ms.parallel.plan.plan_file import Variation
+from mindspeed_ms.parallel.plan.plan_data import Variation
 from mindspeed_ms.parallel.plan.search import Candidate, Ranking, timed
 from mindspeed_ms.parallel.plan.settings import Settings
 from mindspeed_ms.parallel.topology.cluster import SELF, Cluster
