@@ -53,7 +53,7 @@ def shell_commands(page: Path) -> list[list[str]]:
 def test_the_commands_of_a_page_exist(page):
     for words in shell_commands(page):
         if words[0] == "mindspeed-ms":
-            command = [words[1]] + ([words[2]] if words[1] in ("ops", "data", "checkpoint") else [])
+            command = [words[1]] + ([words[2]] if words[1] in ("ops", "data", "checkpoint", "topo") else [])
             described = help_of(*command)
             for word in words:
                 if word.startswith("--"):
