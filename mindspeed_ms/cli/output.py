@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import os
 import shlex
 import sys
 import time
@@ -25,6 +26,7 @@ from rich.progress import (
 from rich.text import Text
 
 from mindspeed_ms.errors import ConfigError, RequestError
+from mindspeed_ms.paths import partial_path, read_regular, remove_abandoned
 
 _stderr = Console(stderr=True)
 _SECONDS_A_LINE = 30
@@ -89,14 +91,32 @@ def answers(prompts: Sequence[str], outputs: Sequence[Any], as_json: bool) -> No
         raise RequestError(f"{len(failed)} of {len(outputs)} prompts failed; {shown!r}: {error}")
 
 
-def read_text(path: Path) -> str:
-    """A file's text in UTF-8. Raises ConfigError that names the file."""
+def read_text(path: Path, most: int | None = None) -> str:
+    """A file's text in UTF-8; with `most`, a plain file of so many bytes. Raises ConfigError that names the file."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8") if most is None else read_regular(path, most).decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}; give the path of a text file") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 at byte {error.start}; convert it first") from None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """A text file that is there wholly or not at all. Raises ConfigError that names it."""
+    partial = partial_path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(path)
+        try:
+            with partial.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror}); give another place") from None
 
 
 def ready(address: str, name: str, as_json: bool) -> None:

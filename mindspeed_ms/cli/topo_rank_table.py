@@ -7,6 +7,7 @@ import typer
 
 from mindspeed_ms.errors import ConfigError
 
+MOST_BYTES = 64 << 20  # 65,536 ranks, the most that a table may have, take 10 MB
 _DEVICES = ("910A", "910B", "910_93", "950")
 
 
@@ -24,7 +25,8 @@ def rank_table(
         typer.Option(help="NAME=FILE for each server in turn: its hccn.conf, or what hccn_tool printed."),
     ] = None,
     order: Annotated[
-        str | None, typer.Option(help="order[rank] = slot, as numbers with commas or a file of them.", metavar="LIST")
+        str | None,
+        typer.Option(help="The slot of each rank from 0, as numbers with commas or a file of them.", metavar="LIST"),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the table.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
@@ -49,7 +51,7 @@ def _check(file: Path, device: Any, rank: str | None, local_device: int | None, 
     from mindspeed_ms.parallel.topology.rank_table import read_rank_table
     from mindspeed_ms.parallel.topology.rank_table_rules import Asked, accepted, validate
 
-    text = read_text(file)
+    text = read_text(file, MOST_BYTES)
     problems = validate(text, Asked(device=device, rank=rank, local_device=local_device))
     verdict: dict[str, Any] = {"file": str(file), "accepted": accepted(problems)}
     try:
@@ -78,7 +80,7 @@ def _row(problem: Any) -> dict[str, Any]:
 def _write(spec: str, servers: int, ips: list[str], order: str | None, output: Path | None, as_json: bool) -> None:
     import dataclasses
 
-    from mindspeed_ms.cli.output import next_step, report
+    from mindspeed_ms.cli.output import next_step, report, write_whole
     from mindspeed_ms.parallel.topology.load import load_cluster
     from mindspeed_ms.parallel.topology.rank_table_write import write_rank_table
 
@@ -94,8 +96,7 @@ def _write(spec: str, servers: int, ips: list[str], order: str | None, output: P
     if output is None:
         print(text, end="")
         return
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(text, encoding="utf-8")
+    write_whole(output, text)
     report({"file": str(output), "servers": len(found.servers), "ranks": found.size}, as_json)
     next_step("mindspeed-ms", "topo", "rank-table", str(output))
 
@@ -112,7 +113,7 @@ def read_addresses(ips: list[str]) -> dict[str, dict[int, str]]:
             raise ConfigError(f"--ips {item}: expected NAME=FILE, such as node0=node0/hccn.conf")
         if name in found:
             raise ConfigError(f"--ips {item}: {name} is given twice")
-        text = read_text(Path(path))
+        text = read_text(Path(path), MOST_BYTES)
         found[name] = read_hccn_conf(text, path) if "address_" in text else read_hccn_tool(text, path)
     return found
 
@@ -120,7 +121,7 @@ def read_addresses(ips: list[str]) -> dict[str, dict[int, str]]:
 def _order(order: str) -> list[int]:
     from mindspeed_ms.cli.output import read_text
 
-    text = order if set(order) <= set("0123456789, ") else read_text(Path(order))
+    text = order if set(order) <= set("0123456789, ") else read_text(Path(order), MOST_BYTES)
     try:
         return [int(part) for part in text.replace(",", " ").replace("[", " ").replace("]", " ").split()]
     except ValueError:

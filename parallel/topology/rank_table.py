@@ -14,6 +14,9 @@ from typing import Any
 from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.parallel.topology.rank_table_json import Document, JsonError, extract, parse, show
 from mindspeed_ms.parallel.topology.rank_table_json import Path as Field
+from mindspeed_ms.paths import read_regular
+
+_MOST_BYTES = 64 << 20  # 65,536 ranks, the most that a table may have, take 10 MB
 
 
 @dataclass(frozen=True)
@@ -70,12 +73,20 @@ def read_rank_table(text_or_path: str | Path, where: str = "") -> RankTable:
     """
     text, where = load_text(text_or_path, where)
     try:
+        found: list[Document] = []
         try:
             document = parse(text)
         except JsonError:
-            document = extract(text)
+            found = extract(text)
+            document = found[0]
     except JsonError as error:
         raise ConfigError(f"{where}:{error.line}: no rank table: {error.message}; give a complete JSON file") from None
+    other = next((one for one in found if one.value != document.value), None)
+    if other is not None:
+        raise ConfigError(
+            f"{where}:{other.line(())}: another rank table than that of line {document.line(())}; "
+            "cut out the one that is meant"
+        )
     return build(document, where)
 
 
@@ -85,7 +96,7 @@ def load_text(text_or_path: str | Path, where: str) -> tuple[str, str]:
         return text_or_path, where or "rank table"
     path = Path(text_or_path)
     try:
-        return path.read_text(encoding="utf-8"), where or str(path)
+        return read_regular(path, _MOST_BYTES).decode(), where or str(path)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}; give the path of a rank table") from None
     except UnicodeDecodeError as error:
@@ -147,8 +158,9 @@ class _Reader:
         for field, rank in self._objects(("rank_list",), self._document.value.get("rank_list")):
             levels = self._objects((*field, "level_list"), rank.get("level_list", []))
             first = next(iter(levels), ((), {}))[1]
-            addresses = first.get("rank_addr_list") or [{}]
-            ip = addresses[0].get("addr", "") if isinstance(addresses[0], dict) else ""
+            held = first.get("rank_addr_list")
+            addresses = [one for one in held if isinstance(one, dict)] if isinstance(held, list) else []
+            ip = addresses[0].get("addr", "") if addresses else ""
             number, device_id = self._number(field, rank, "rank_id"), self._number(field, rank, "device_id")
             device = TableDevice(number, device_id, str(ip))
             found.setdefault(str(first.get("net_instance_id", "")), []).append(device)

@@ -21,7 +21,7 @@ NAME_MAX = 127  # GROUP_NAME_MAX_LEN
 SERVER_ID_MAX = 64  # SERVERID_MAX_LENGTH
 
 # std::stoull: spaces, a sign and digits count; what follows them is ignored.
-_LEADING_NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?\d+)", re.ASCII)
+_LEADING_NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)0*(\d+)", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,15 @@ class Rank:
     on_host: bool = False
 
 
+def _leading(text: str) -> int | None:
+    """The number a text begins with; None where there is none, or one of more digits than 64 bits hold."""
+    match = _LEADING_NUMBER.match(text)
+    return int(match[1] + match[2]) if match and len(match[2]) <= 20 else None
+
+
 def u32(text: str) -> int | None:
     """The number HCCL reads from a text (std::stoull, then at most 0xffffffff); None where it refuses."""
-    match = _LEADING_NUMBER.match(text)
-    value = int(match[1]) if match else None
+    value = _leading(text)
     if value is None or abs(value) >= 1 << 64:
         return None
     value %= 1 << 64
@@ -85,8 +90,7 @@ def u32(text: str) -> int | None:
 
 def s32(text: str) -> int | None:
     """The number HCCL reads from a text by std::stoi; None where it refuses."""
-    match = _LEADING_NUMBER.match(text)
-    value = int(match[1]) if match else None
+    value = _leading(text)
     return value if value is not None and -(1 << 31) <= value < 1 << 31 else None
 
 

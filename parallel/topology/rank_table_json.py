@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +16,11 @@ Path = tuple[str | int, ...]
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
-_STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"')
+_STRING = re.compile(r'"[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*"')
+_MOST_DEEP = 100  # a table has 8
+_MOST_DIGITS = 310  # as many as the greatest double has, and one
 _WORDS = {"true": True, "false": False, "null": None}
-_COMMENT = re.compile(r'("(?:[^"\\\n]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_COMMENT = re.compile(r'("[^"\\\n]*(?:\\.[^"\\\n]*)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 
 
 class JsonError(ValueError):
@@ -30,11 +33,15 @@ class JsonError(ValueError):
 
 @dataclass
 class Document:
-    """A value, the line of every value inside it by path, and the line where ignored text begins (0: none)."""
+    """A value, the line of every value inside it by path, and the line where ignored text begins (0: none).
+
+    `doubled` has the keys that an object names again, and the line where.
+    """
 
     value: Any
     lines: dict[Path, int] = field(default_factory=dict)
     rest: int = 0
+    doubled: list[tuple[Path, int]] = field(default_factory=list)
 
     def line(self, path: Path) -> int:
         """Line of the value at a path, or of the nearest value around it that exists."""
@@ -44,10 +51,11 @@ class Document:
 
 
 class _Scanner:
-    def __init__(self, text: str, line: int):
-        self.text, self.at = text, 0
+    def __init__(self, text: str, line: int, at: int = 0):
+        self.text, self.at = text, at
         self.lines: dict[Path, int] = {}
-        self._line, self._seen = line, 0
+        self.doubled: list[tuple[Path, int]] = []
+        self._line, self._seen = line, at
 
     def line(self) -> int:
         self._line += self.text.count("\n", self._seen, self.at)
@@ -83,6 +91,8 @@ class _Scanner:
 
     def value(self, path: Path) -> Any:
         first = self.skip()
+        if len(path) > _MOST_DEEP:
+            raise self.fail(f"at most {_MOST_DEEP} values inside each other")
         self.lines[path] = self.line()
         if first == "{":
             return self.object(path)
@@ -92,13 +102,20 @@ class _Scanner:
             return self.string()
         match = _NUMBER.match(self.text, self.at)
         if match:
-            self.at = match.end()
-            return json.loads(match[0])
+            return self.number(match)
         for word, value in _WORDS.items():
             if self.text.startswith(word, self.at):
                 self.at += len(word)
                 return value
         raise self.fail("a value")
+
+    def number(self, match: re.Match[str]) -> int | float:
+        text = match[0]
+        whole = text.lstrip("-").isdigit()
+        if float(text) in (float("inf"), float("-inf")) or (whole and len(text) > _MOST_DIGITS):
+            raise self.fail("a number that a computer can hold")
+        self.at = match.end()
+        return int(text) if whole else float(text)
 
     def object(self, path: Path) -> dict[str, Any]:
         result: dict[str, Any] = {}
@@ -110,6 +127,8 @@ class _Scanner:
             self.skip()
             key = self.string()
             self.take(":")
+            if key in result:
+                self.doubled.append(((*path, key), self.line()))
             result[key] = self.value((*path, key))
             if self.skip() != ",":
                 self.take("}")
@@ -130,35 +149,77 @@ class _Scanner:
             self.at += 1
 
 
-def parse(text: str, line: int = 1) -> Document:
-    """The first value of a text whose first line has the given number. Raises JsonError with the line."""
-    scanner = _Scanner(text.removeprefix("\ufeff"), line)
-    try:
-        value = scanner.value(())
-    except RecursionError:
-        raise JsonError("nested too deep to be a rank table", line) from None
+def parse(text: str) -> Document:
+    """The first value of a text. Raises JsonError with the line."""
+    scanner = _Scanner(text.removeprefix("\ufeff"), 1)
+    return _document(scanner)
+
+
+def _document(scanner: _Scanner) -> Document:
+    value = scanner.value(())
     rest = scanner.line() if scanner.skip() else 0
-    return Document(value, scanner.lines, rest)
+    return Document(value, scanner.lines, rest, scanner.doubled)
 
 
-def extract(text: str) -> Document:
-    """The table inside a log or among comments, for display and not for HCCL. Raises JsonError if there is none."""
+def extract(text: str) -> list[Document]:
+    """The tables inside a log or among comments, for display and not for HCCL. Raises JsonError if there is none."""
     plain = _COMMENT.sub(lambda match: match[1] or "\n" * match[0].count("\n"), text)
-    error = JsonError("no JSON object with a server_list, rank_list, group_list or node_list", 1)
-    for number, content in enumerate((text, plain)):
-        for match in re.finditer(r"^[^\n{]*?(\{)", content, re.MULTILINE):
-            start = match.start(1)
-            try:
-                document = parse(content[start:], content.count("\n", 0, start) + 1)
-            except JsonError as problem:
-                error = problem if number else error
-                continue
-            if isinstance(document.value, dict) and not TABLE_KEYS.isdisjoint(document.value):
-                return document
-    raise error
+    error: JsonError | None = None
+    for content in dict.fromkeys((text, plain)):
+        found, problem = _tables(content)
+        if found:
+            return found
+        error = problem or error
+    raise error or JsonError(f"no JSON object with status or version and one of {', '.join(sorted(TABLE_KEYS))}", 1)
+
+
+def _tables(text: str) -> tuple[list[Document], JsonError | None]:
+    """The tables of a text, and what is wrong with the first that cannot be read."""
+    tables: list[Document] = []
+    error = None
+    line, seen, at = 1, 0, _brace(text, 0)
+    # What does not end is read again from each brace inside it: that has to stop somewhere.
+    left = _READ_AGAIN * len(text)
+    while at >= 0 and left > 0:
+        line, seen = line + text.count("\n", seen, at), at
+        scanner = _Scanner(text, line, at)
+        try:
+            document = _document(scanner)
+        except JsonError as problem:
+            left -= scanner.at - at + _A_TRY
+            if _TABLE.search(text, at, scanner.at):
+                error = error or problem
+            at = _brace(text, at + 1)
+            continue
+        tables += _inside(document, ())
+        at = _brace(text, scanner.at)
+    return tables, error
+
+
+def _brace(text: str, at: int) -> int:
+    match = _OBJECT.search(text, at)
+    return match.start() if match else -1
+
+
+def _inside(document: Document, path: Path) -> Iterator[Document]:
+    """The table that a value is, or those that it holds."""
+    value = document.value
+    for part in path:
+        value = value[part]
+    if isinstance(value, dict) and not TABLE_KEYS.isdisjoint(value) and not {"status", "version"}.isdisjoint(value):
+        depth = len(path)
+        lines = {place[depth:]: line for place, line in document.lines.items() if place[:depth] == path}
+        yield Document(value, lines)
+    elif isinstance(value, (dict, list)):
+        for part in value if isinstance(value, dict) else range(len(value)):
+            yield from _inside(document, (*path, part))
 
 
 TABLE_KEYS = frozenset(("server_list", "rank_list", "group_list", "node_list"))
+_TABLE = re.compile(r'"(?:server_list|rank_list|group_list|node_list)"\s*:')
+_OBJECT = re.compile(r'\{[ \t\n\r]*"')
+_READ_AGAIN = 8
+_A_TRY = 100  # characters that could be read instead
 
 
 def show(path: Path) -> str:

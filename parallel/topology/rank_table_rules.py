@@ -11,10 +11,12 @@ from typing import Any
 
 from mindspeed_ms.parallel.topology.rank_table_concise import check_concise
 from mindspeed_ms.parallel.topology.rank_table_fields import Asked, Device, Fields, Problem
-from mindspeed_ms.parallel.topology.rank_table_json import Document, JsonError, extract, parse
+from mindspeed_ms.parallel.topology.rank_table_json import Document, JsonError, extract, parse, show
 from mindspeed_ms.parallel.topology.rank_table_mixed import check_mixed
 from mindspeed_ms.parallel.topology.rank_table_old import check_old
 from mindspeed_ms.parallel.topology.rank_table_v2 import check_v2
+
+_MOST_TABLES = 8  # that are told of, of one file
 
 __all__ = ["Asked", "Problem", "accepted", "guess_device", "validate"]
 
@@ -32,12 +34,20 @@ def validate(text: str, asked: Asked | None = None) -> list[Problem]:
 def _inside(text: str, asked: Asked | None) -> list[Problem]:
     # A table copied from a log or a document: what would HCCL say of it, once it is cut out?
     try:
-        document = extract(text)
+        tables = extract(text)
     except JsonError:
         return []
-    refused = [problem for problem in _validate(document, asked or Asked()) if problem.refused]
-    verdict = f"would be refused, line {refused[0].line}: {refused[0].field}" if refused else "would be accepted"
-    return [Problem("(the file)", document.line(()), "a table", f"cut out into a file of its own it {verdict}")]
+    found = []
+    for document in tables[:_MOST_TABLES]:
+        refused = [problem for problem in _validate(document, asked or Asked()) if problem.refused]
+        verdict = f"would be refused, line {refused[0].line}: {refused[0].field}" if refused else "would be accepted"
+        rule = f"cut out into a file of its own it {verdict}"
+        found.append(Problem("(the file)", document.line(()), "a table", rule))
+    if len(tables) > _MOST_TABLES:
+        more = tables[_MOST_TABLES]
+        rule = f"and {len(tables) - _MOST_TABLES} more tables, not looked at"
+        found.append(Problem("(the file)", more.line(()), "a table", rule))
+    return found
 
 
 def _validate(document: Document, asked: Asked) -> list[Problem]:
@@ -45,6 +55,9 @@ def _validate(document: Document, asked: Asked) -> list[Problem]:
     root = document.value if isinstance(document.value, dict) else {}
     if document.rest:
         fields.problems.append(Problem("(the file)", document.rest, "text", "HCCL ignores what follows the table"))
+    for path, line in document.doubled[:_MOST_TABLES]:
+        rule = "the key occurs twice in its object: HCCL takes the last"
+        fields.problems.append(Problem(show(path), line, "a second time", rule))
     device = asked.device or guess_device(root)
     if device == "950":
         check_v2(fields, root)

@@ -1,6 +1,7 @@
 """mindspeed-ms topo rank-table."""
 
 import json
+import os
 
 import pytest
 import typer
@@ -76,3 +77,18 @@ def test_options_that_do_not_go_together_are_refused(arguments, message):
     error = _run(*arguments)[1]
     assert isinstance(error, ConfigError)
     assert message in str(error)
+
+
+def test_a_table_is_written_whole_or_not_at_all(tmp_path):
+    (tmp_path / "file").write_text("")
+    error = _run("--cluster", "910b", "-o", tmp_path / "file" / "rank_table.json")[1]
+    assert isinstance(error, ConfigError)
+    assert "cannot be written" in str(error)
+    assert _run("--cluster", "910b", "-o", tmp_path / "rank_table.json")[1] is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "rank_table.json"]
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for arguments in ((tmp_path / "pipe",), ("--cluster", "910b", "--ips", f"a={tmp_path / 'pipe'}")):
+        assert "not a plain file" in str(_run(*arguments)[1])

@@ -1,6 +1,7 @@
 """Reading rank tables of every version."""
 
 import json
+import os
 
 import pytest
 
@@ -48,3 +49,42 @@ def test_a_field_of_another_kind_is_named_with_its_line():
     text = json.dumps(_table([(0, "zero", "1.1.1.1")]), indent=1)
     with pytest.raises(ConfigError, match=r"table:11: server_list\[0\]\.device\[0\]\.device_id: 'zero'"):
         read_rank_table(text, "table")
+
+
+def test_two_tables_in_one_log_are_not_mixed_up():
+    one, two = (json.dumps(_table([(0, 0, ip)])) for ip in ("1.1.1.1", "1.1.1.2"))
+    assert read_rank_table(f"INFO {one}\nINFO {one}\n").size == 1
+    with pytest.raises(ConfigError, match="log:3: another rank table than that of line 1; cut out"):
+        read_rank_table(f"INFO {one}\n{{}}\nINFO {two}\n", "log")
+
+
+def test_a_table_inside_another_object_is_found_with_its_lines():
+    text = json.dumps({"job": {"table": _table([(0, "zero", "1.1.1.1")])}}, indent=1)
+    with pytest.raises(ConfigError, match=r"log:13: server_list\[0\]\.device\[0\]\.device_id: 'zero'"):
+        read_rank_table(f"INFO {text}", "log")
+
+
+@pytest.mark.parametrize("value", [True, {}, [5], "x", None])
+def test_addresses_of_another_kind_are_no_crash(value):
+    levels = [{"net_layer": 0, "net_instance_id": "a", "rank_addr_list": value}]
+    ranks = [{"rank_id": 0, "device_id": 0, "level_list": levels}]
+    assert read_rank_table(json.dumps({"version": "2.0", "rank_list": ranks})).servers[0].devices[0].ip == ""
+
+
+def test_a_pipe_is_no_rank_table(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="not a plain file"):
+        read_rank_table(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("piece", ["{\n", '{"\n', '{"a":\n', '{"server_list":\n', "/*", '{"a'])
+def test_what_never_ends_is_refused_at_once(piece):
+    with pytest.raises(ConfigError, match="no rank table"):
+        read_rank_table("INFO\n" + piece * 3_000)
+
+
+def test_a_long_table_that_is_cut_is_refused_at_once():
+    servers = [[(8 * s + d, d, f"10.{s // 250}.{s % 250}.{d}") for d in range(8)] for s in range(300)]
+    text = json.dumps(_table(*servers), indent=1)
+    with pytest.raises(ConfigError, match="found the end"):
+        read_rank_table(text[:-4])

@@ -315,3 +315,33 @@ def test_signed_numbers_are_read_as_stoi_reads_them():
 def test_addresses_are_read_as_inet_pton_reads_them():
     texts = ("10.0.0.1", "0.0.0.0", "fe80::1%eth0", "10.0.0", "10.0.0.01", "%eth0", "10.0.0.1%", "::1", "")
     assert [family(text) for text in texts] == [4, 0, 6, None, None, None, None, 6, None]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rule"),
+    [
+        ('"2"', "9" * 5000, "a number that a computer can hold"),
+        ('"2"', "1e999", "a number that a computer can hold"),
+        ('"2"', "[" * 5000, "at most 100 values inside each other"),
+        ('"2"', '"' + "9" * 5000 + '"', "must be a whole number from 0 to 4294967295"),
+    ],
+)
+def test_numbers_beyond_any_size_are_refused(old, new, rule):
+    text = '{"status": "completed", "version": "1.0", "server_count": "2", "server_list": []}'.replace(old, new)
+    assert any(rule in problem.rule for problem in validate(text) if problem.refused)
+
+
+def test_leading_zeros_count_as_little_as_for_hccl():
+    text = json.dumps({"status": "completed", "version": "1.0", "server_count": "0" * 5000 + "1", "server_list": []})
+    assert not [problem for problem in validate(text) if problem.field == "server_count"]
+
+
+def test_a_key_that_occurs_twice_is_told():
+    text = '{"status": "initializing",\n "status": "completed",\n "version": "1.0"}'
+    assert (2, "status", False) in [(p.line, p.field, p.refused) for p in validate(text)]
+
+
+def test_each_table_of_a_log_has_its_verdict():
+    good = {"status": "completed", "version": "1.0", "server_list": [_server("a", 0, 1, 0)]}
+    found = validate(f"INFO {json.dumps({**good, 'status': 'initializing'})}\nINFO {json.dumps(good)}\n")
+    assert [(p.line, "would be accepted" in p.rule) for p in found if p.value == "a table"] == [(1, False), (2, True)]
