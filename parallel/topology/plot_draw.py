@@ -18,6 +18,7 @@ _NODE = 0.17  # radius of a device; as all lengths, in units of _INCHES
 _INCHES = 1.2
 _LINE = 0.24  # from one line of text to the next
 _WIDEST = 20.0  # inches of a picture
+_NARROWEST = 4.5  # of all panels of a row together
 _WHITE_ON = {"#0072b2", "#8c6bb1", "#d55e00", "#009e73", "#7f8c8d", "#a6761d"}
 Point = tuple[float, float]
 
@@ -42,7 +43,7 @@ def draw(figure: Figure, scene: Scene) -> None:
         _place(server, grid.corner(at), grid, places)
     marks = _marks(scene)
     rows = math.ceil(len(scene.servers) / grid.columns)
-    width = max(grid.columns * grid.wide, 4.5)
+    width = grid.columns * grid.wide
     title = textwrap.wrap(_title(scene), int(width * _INCHES / 0.083))
     top, bottom = grid.high + _LINE * (len(title) + 0.6), grid.high * (1 - rows) - _LINE * (len(marks) + 1)
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
@@ -68,7 +69,7 @@ def _grid(scene: Scene) -> _Grid:
     square = min(count, max(1, round(math.sqrt(count * high * 1.5 / wide))))  # a little wider than high
     near = range(max(1, square - 1), min(count, square + 1) + 1)
     columns = min(near, key=lambda number: (-count % number, abs(number - square)))  # with few empty places
-    return _Grid(columns, wide, high)
+    return _Grid(columns, max(wide, _NARROWEST / columns), high)
 
 
 def _reach(ring: tuple[Spot, ...]) -> float:
@@ -121,6 +122,7 @@ def _links(axes: Axes, scene: Scene, server: int, places: dict[int, Point]) -> N
     from matplotlib.patches import FancyArrowPatch
 
     styles = _styles(scene)
+    others = [places[spot.slot] for ring in scene.servers[server] for spot in ring]
     for edge in scene.edges(server):
         start, end = places[edge.first], places[edge.second]
         style = styles[edge.kind, edge.fast]
@@ -128,9 +130,41 @@ def _links(axes: Axes, scene: Scene, server: int, places: dict[int, Point]) -> N
             axes.plot(*zip(start, end, strict=True), color=_INK, linewidth=2.4, zorder=4, solid_capstyle="round")
         elif edge.fast:
             axes.plot(*zip(start, end, strict=True), zorder=3, **style)
-        else:  # bent, since many would lie on one another
-            bent = f"arc3,rad={0.12 if start[1] >= end[1] else -0.12}"
+        else:
+            bent = f"arc3,rad={_bend(start, end, others)}"
             axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-", connectionstyle=bent, zorder=2, **style))
+
+
+_BENDS = (0.12, 0.26, 0.4, 0.55)  # of a slow link: its height as a share of its length, twice over
+
+
+def _bend(start: Point, end: Point, others: list[Point]) -> float:
+    """How to bend a slow link so that it passes no other device, away from the middle; the least bend if none does."""
+    middle = sum(y for _, y in others) / len(others)
+    high = (start[1] + end[1]) / 2 - middle
+    # matplotlib bends to the right of the way from start to end.
+    outwards = -1 if (high > 0.01 or (abs(high) <= 0.01 and start[1] < end[1])) == (start[0] < end[0]) else 1
+    for bend in _BENDS:
+        for side in (outwards, -outwards):
+            control = _control(start, end, side * bend)
+            if all(_clear(start, control, end, spot) for spot in others if spot not in (start, end)):
+                return side * bend
+    return outwards * _BENDS[0]
+
+
+def _control(start: Point, end: Point, bend: float) -> Point:
+    across, up = end[0] - start[0], end[1] - start[1]
+    return (start[0] + end[0]) / 2 + bend * up, (start[1] + end[1]) / 2 - bend * across
+
+
+def _clear(start: Point, control: Point, end: Point, spot: Point) -> bool:
+    """Whether the curve passes a device at a distance."""
+    for step in range(1, 16):
+        t = step / 16
+        x, y = (a * (1 - t) ** 2 + 2 * b * t * (1 - t) + c * t**2 for a, b, c in zip(start, control, end, strict=True))
+        if math.hypot(x - spot[0], y - spot[1]) < 1.4 * _NODE:
+            return False
+    return True
 
 
 def _ring(axes: Axes, ring: tuple[Spot, ...], places: dict[int, Point]) -> None:
