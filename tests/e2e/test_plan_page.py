@@ -1,9 +1,7 @@
 """The commands of docs/plan.md, in their order, as somebody who reads the page would run them."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +14,10 @@ from mindspeed_ms.parallel.topology.rank_table import read_rank_table
 from mindspeed_ms.parallel.topology.rings import find_rings
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "e2e"))
+
+from page_runs import run_page  # noqa: E402
+
 PAGE = ROOT / "docs" / "plan.md"
 
 
@@ -23,30 +25,7 @@ PAGE = ROOT / "docs" / "plan.md"
 def place(tmp_path_factory):
     """A folder in which everything on the page was run, and what that printed."""
     folder = tmp_path_factory.mktemp("plan")
-    program = folder / "bin" / "mindspeed-ms"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m mindspeed_ms.cli.main "$@"\n')
-    program.chmod(0o755)
-    parts = ["set -eux"]
-    found = re.findall(r"^```(bash|python)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    for number, (language, content) in enumerate(found):
-        if language == "python":
-            (folder / f"block{number}.py").write_text(content, encoding="utf-8")
-            parts.append(f"{sys.executable} block{number}.py")
-        else:
-            parts.append(content)
-    paths = {"PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        ["bash", "-c", "\n".join(parts)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        cwd=folder,
-        env={**os.environ, **paths},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return folder, done.stdout
+    return folder, run_page(PAGE, folder)
 
 
 def test_the_page_runs_from_its_first_command_to_its_last(place):
