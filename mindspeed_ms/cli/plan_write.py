@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,33 +31,56 @@ class Wanted:
 
 
 def write_all(made: "Made", wanted: Wanted) -> tuple[Files, list[str]]:
-    """Write everything; returns file and meaning of each, and why something is not among them. Raises ConfigError."""
-    from mindspeed_ms.errors import ConfigError
+    """Write everything; returns file and meaning of each, and why something is not among them. Raises ConfigError.
+
+    `plan.json` goes first and comes last: a folder without it is no plan, whatever else an interrupted run has left.
+    """
+    from mindspeed_ms.cli.plan_launch import launch_files
     from mindspeed_ms.parallel.plan import plan_file
 
     folder = wanted.folder
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{folder}: cannot be made ({error.strerror}); give another folder") from None
+    command_of(wanted.run)
     cluster = _named(made.plan.cluster, wanted)
     plan = dataclasses.replace(made.plan, cluster=cluster)
     made = dataclasses.replace(made, plan=plan)
+    _clear(folder)
     files: Files = [("plan.json", "the plan, for programs")]
-    plan_file.write(plan, folder / "plan.json")
     missing: list[str] = []
-    for write in (_rings, _strategies, _rank_table, _mindformers, _picture):
+
+    def launch(plan: "Plan", wanted: Wanted) -> Files:
+        return launch_files(plan, wanted, any(name == "rank_table.json" for name, _ in files))
+
+    for write in (_rings, _strategies, _rank_table, _mindformers, _picture, launch):
         try:
             files += write(plan, wanted)
-        except _Left as left:
+        except Left as left:
             missing.append(str(left))
-    files += _launch(plan, wanted, any(name == "rank_table.json" for name, _ in files))
     files.append(("report.html", "this plan for a person, with pictures"))
     _report(made, files, folder)
+    plan_file.write(plan, folder / "plan.json")
     return files, missing
 
 
-class _Left(Exception):
+_OURS = ("rings.json", "rank_table.json", "mindformers.yaml", "topology.svg", "topology.dot", "report.html")
+
+
+def _clear(folder: Path) -> None:
+    """Make the folder, and take what an earlier plan wrote out of it: none of it may be taken for this one's."""
+    from mindspeed_ms.errors import ConfigError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        earlier = folder / "plan.json"
+        names = _OURS if earlier.exists() else ()  # else a file of such a name is somebody's
+        earlier.unlink(missing_ok=True)
+        for path in (*(folder / name for name in names), *(folder / "strategy").glob("stage_*.*")):
+            if re.fullmatch(r"stage_\d+\.(ckpt|json)", path.name) or path.name in _OURS:
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be written to ({error.strerror}); give another folder") from None
+
+
+class Left(Exception):
     """Why something is not written."""
 
 
@@ -96,7 +120,7 @@ def _strategies(plan: "Plan", wanted: Wanted) -> Files:
     from mindspeed_ms.parallel.plan.strategy.write import write_strategies
 
     if wanted.graph is None and not wanted.strategy:
-        raise _Left("strategy files: --strategy exports the network's graph for them, or give it with --graph")
+        raise Left("strategy files: --strategy exports the network's graph for them, or give it with --graph")
     graph = _graph(plan, wanted)
     made, splits = make_strategies(graph, plan.settings)
     paths = write_strategies(made, wanted.folder / "strategy")
@@ -142,15 +166,15 @@ def _rank_table(plan: "Plan", wanted: Wanted) -> Files:
     from mindspeed_ms.parallel.topology.rank_table_write import write_rank_table
 
     if plan.settings.devices != plan.cluster.size:
-        raise _Left("rank_table.json: the plan leaves devices of the cluster out; name those it has alone")
+        raise Left("rank_table.json: the plan leaves devices of the cluster out; name those it has alone")
     if len(plan.cluster.servers) > 1 and not wanted.ips:
-        raise _Left("rank_table.json: several servers need addresses; give --ips NAME=FILE for each")
+        raise Left("rank_table.json: several servers need addresses; give --ips NAME=FILE for each")
     try:
         text = write_rank_table(plan.cluster, plan.order, wanted.ips)
     except ConfigError as error:
         if wanted.ips:
             raise
-        raise _Left(f"rank_table.json: {error}") from None
+        raise Left(f"rank_table.json: {error}") from None
     _write(wanted.folder / "rank_table.json", text)
     return [("rank_table.json", "HCCL's rank table, in the order of the plan")]
 
@@ -162,7 +186,7 @@ def _mindformers(plan: "Plan", wanted: Wanted) -> Files:
     try:
         text = write_parallel(plan.settings, plan.model.layers)
     except ConfigError as error:
-        raise _Left(f"mindformers.yaml: {error}") from None
+        raise Left(f"mindformers.yaml: {error}") from None
     _write(wanted.folder / "mindformers.yaml", text)
     return [("mindformers.yaml", "the parallel sections of a MindFormers configuration")]
 
@@ -177,59 +201,17 @@ def _picture(plan: "Plan", wanted: Wanted) -> Files:
     return [("topology.svg", "links and tensor groups"), ("topology.dot", "the same for Graphviz")]
 
 
-def _launch(plan: "Plan", wanted: Wanted, has_table: bool) -> Files:
-    from mindspeed_ms.parallel.plan.launch import Launch, write_launch
-    from mindspeed_ms.parallel.topology.hccl_env import advice
+def command_of(run: str) -> tuple[str, ...]:
+    """The words of --run. Raises ConfigError."""
+    from mindspeed_ms.errors import ConfigError
 
-    settings = plan.settings
-    table = str((wanted.folder / "rank_table.json").resolve()) if has_table else ""
-    counts: dict[int, int] = {}
-    for slot in plan.order:
-        server = plan.cluster.place(slot)[0]
-        counts[server] = counts.get(server, 0) + 1
-    groups = 1 + sum(getattr(settings, name) > 1 for name in ("tensor", "context", "expert", "data", "pipeline"))
-    variables = advice(
-        plan.cluster,
-        micro_batch=settings.micro_batch,
-        seq=plan.job.seq // settings.context,
-        hidden=plan.model.hidden,
-        activation_bytes=plan.job.activation_bytes,
-        groups=groups,
-        pipeline=settings.pipeline,
-    )
-    launch = Launch(
-        nodes=tuple(plan.cluster.servers[server].name for server in counts),
-        devices=tuple(counts.values()),
-        command=tuple(shlex.split(wanted.run)),
-        environment={one.name: one.value for one in variables},
-        rank_table=table,
-        cores=_cores(plan, list(counts)),
-    )
-    even = len(set(launch.devices)) == 1
-    written = write_launch(wanted.folder / "launch", launch, ("msrun", "slurm", "kubernetes") if even else ("msrun",))
-    note = (
-        "" if has_table or plan.order == tuple(range(len(plan.order))) else "; ranks need the rank table to sit right"
-    )
-    names = [path.name for path in written if not path.name.startswith("node")]
-    files = [("launch/node*.sh", f"msrun on each of {len(launch.nodes)} servers{note}")]
-    return files + [(f"launch/{name}", _FORMS[name]) for name in names]
-
-
-_FORMS = {
-    "start_all.sh": "starts all of them by ssh",
-    "job.sbatch": "the same for Slurm",
-    "job.yaml": "the same for Kubernetes",
-    "volcano.yaml": "the same for Volcano on Kubernetes",
-}
-
-
-def _cores(plan: "Plan", servers: list[int]) -> tuple[dict[int, str], ...]:
-    """The cores of each device, where every server's are known."""
-    from mindspeed_ms.parallel.topology.pinning import pin
-
-    if not all(any(plan.cluster.servers[server].affinity) for server in servers):
-        return ()
-    return tuple({one.device: one.ranges for one in pin(plan.cluster.servers[server])} for server in servers)
+    try:
+        words = tuple(shlex.split(run))
+    except ValueError as error:
+        raise ConfigError(f"--run {run!r}: {error}; close what it opens") from None
+    if not words or not words[0] or words[0].startswith("-"):
+        raise ConfigError(f"--run {run!r}: expected a script, such as 'train.py --epochs 2'")
+    return words
 
 
 def _report(made: "Made", files: Files, folder: Path) -> None:

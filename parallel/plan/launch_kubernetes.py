@@ -7,6 +7,7 @@ A rank table is left out: it names devices, and here the scheduler chooses them.
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import yaml
@@ -57,7 +58,7 @@ def volcano_yaml(launch: Launch) -> str:
 
 def _pod(launch: Launch, form: str, master: str, node_rank: str) -> dict[str, Any]:
     devices = same_devices(launch, form)
-    launch = dataclasses.replace(launch, rank_table="", cores=())
+    launch = dataclasses.replace(launch, rank_table="", cores=(), placed=())
     # A name of a pod can be looked up only once it runs, and msrun gives up at once.
     wait = f"until getent hosts {master} > /dev/null; do sleep 1; done"
     script = "\n".join(["set -euo pipefail", wait, *msrun(launch, str(devices), master, node_rank)])
@@ -76,8 +77,8 @@ def _pod(launch: Launch, form: str, master: str, node_rank: str) -> dict[str, An
 
 
 def _literal(text: str) -> str:
-    # Kubernetes puts variables in for $(NAME) unless the dollar is doubled.
-    return text.replace("$(", "$$(")
+    # Kubernetes puts variables in for $(NAME) unless the dollar is doubled, and one dollar for two wherever they are.
+    return re.sub(r"\$(?=\()|\${2,}", lambda match: 2 * match[0], text)
 
 
 class _Dumper(yaml.SafeDumper):

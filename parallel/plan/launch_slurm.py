@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from mindspeed_ms.parallel.plan.launch import Launch, exports, msrun, same_devices
 
 
 def sbatch(launch: Launch) -> str:
     """A batch script; the first node that Slurm gives is the scheduler's. Raises ConfigError.
+
+    A rank table is left out: it names nodes in its order, and Slurm gives those it has, in an order of its own.
 
     Devices are asked for as `--gpus-per-node` is not known for NPUs at every site: the nodes are taken whole
     (`--exclusive`), which also keeps other jobs off their links.
@@ -24,17 +28,14 @@ def sbatch(launch: Launch) -> str:
         head.append(f"#SBATCH --time={launch.time_limit}")
     if launch.partition:
         head.append(f"#SBATCH --partition={launch.partition}")
-    if launch.rank_table:
-        head += [
-            "# The rank table names nodes: ask for these, in its order.",
-            f"#SBATCH --nodelist={','.join(launch.nodes)}",
-        ]
+    launch = dataclasses.replace(launch, rank_table="", cores=())
+    visible = launch.visible(0)
     start = msrun(launch, str(devices), '"$MASTER_ADDR"', '"$SLURM_NODEID"')
     lines = [
         *head,
         "set -euo pipefail",
         "",
-        *exports(launch),
+        *exports(launch, {"ASCEND_RT_VISIBLE_DEVICES": visible} if visible else {}),
         # Not piped to head: what is closed before it is read would end a script with pipefail.
         'mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")',
         'export MASTER_ADDR="${hosts[0]}"',

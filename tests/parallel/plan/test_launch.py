@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import shutil
 import subprocess
 
@@ -10,9 +11,9 @@ import pytest
 import yaml
 
 from mindspeed_ms.errors import ConfigError
-from mindspeed_ms.parallel.plan.launch import Launch, node_script, write_launch
+from mindspeed_ms.parallel.plan.launch import Launch, forms_of, node_script, write_launch
 
-AWKWARD = 'it\'s $HOME `id` $(id) "x" \\ *'
+AWKWARD = 'it\'s $HOME `id` $(id) $$(id) $$$ "x" \\ *'
 JOB = Launch(
     nodes=("10.0.0.1", "10.0.0.2"),
     devices=(8, 8),
@@ -99,8 +100,8 @@ def test_slurm_takes_its_own_first_node_and_node_number(folder, run):
 
 
 def _expand(text):
-    # What the kubelet makes of a command or value: $$( stands for $(.
-    return text.replace("$$(", "$(")
+    # What the kubelet makes of a command or value (third_party/forked/golang/expansion): $$ stands for $.
+    return re.sub(r"\$\$|\$\((\w+)\)", lambda match: "$" if match[0] == "$$" else f"<{match[1]}>", text)
 
 
 def test_an_indexed_job_starts_a_pod_for_each_node(folder, run):
@@ -129,11 +130,63 @@ def test_volcano_starts_all_pods_or_none(folder):
     assert '--node_rank="$VC_TASK_INDEX"' in script
 
 
-def test_nodes_of_unlike_size_have_scripts_but_no_slurm_form(tmp_path):
-    uneven = dataclasses.replace(JOB, devices=(8, 4), cores=())
-    assert "--worker_num=12" in node_script(uneven, 1)
-    with pytest.raises(ConfigError, match="8, 4 ranks"):
-        write_launch(tmp_path, uneven, ["slurm"])
+UNEVEN = dataclasses.replace(
+    JOB, devices=(3, 1), cores=(), placed=(((0, 0), (2, 4), (3, 5)), ((1, 6),)), log_dir="the log"
+)
+
+
+def test_ranks_that_msrun_would_number_otherwise_start_where_the_rank_table_says(tmp_path, run):
+    tool = tmp_path / "tools" / "python"
+    tool.write_text('#!/usr/bin/env bash\necho "$RANK_ID $DEVICE_ID $RANK_SIZE $RANK_TABLE_FILE $3"\n')
+    tool.chmod(0o755)
+    write_launch(tmp_path / "launch", UNEVEN, forms_of(UNEVEN))
+    (tmp_path / "arguments").touch()
+    (tmp_path / "note").touch()
+    run(["bash", tmp_path / "launch" / "node0.sh"])
+    said = {path.name: path.read_text().strip() for path in (tmp_path / "the log").iterdir()}
+    assert said == {
+        f"worker_{rank}.log": f"{rank} {device} 4 {JOB.rank_table} {AWKWARD}"
+        for rank, device in ((0, 0), (2, 4), (3, 5))
+    }
+    tool.write_text("#!/usr/bin/env bash\n[[ $RANK_ID == 2 ]] && exit 3\nexec sleep 60\n")
+    with pytest.raises(subprocess.CalledProcessError):  # in less than the time that the others would take
+        run(["bash", tmp_path / "launch" / "node0.sh"])
+
+
+def test_devices_that_are_not_the_first_are_made_visible(tmp_path):
+    ranks = ((0, 1), (1, 3)), ((2, 1), (3, 3))
+    job = dataclasses.replace(JOB, devices=(2, 2), placed=ranks, cores=({0: "0-1", 1: "2-3", 3: "6-7"},) * 2)
+    assert job.as_msrun
+    script = node_script(job, 1)
+    assert "export ASCEND_RT_VISIBLE_DEVICES=1,3\n" in script
+    assert """--bind_core='{"device1": ["2-3"], "device3": ["6-7"]}'""" in script
+    write_launch(tmp_path, job, forms_of(job))
+    assert "export ASCEND_RT_VISIBLE_DEVICES=1,3\n" in (tmp_path / "job.sbatch").read_text()
+    unlike = dataclasses.replace(job, placed=(((0, 0), (1, 1)), ((2, 1), (3, 3))))
+    assert forms_of(unlike) == ("msrun", "kubernetes")  # Slurm chooses which node is which
+
+
+def test_a_form_of_an_earlier_launch_does_not_stay(tmp_path):
+    write_launch(tmp_path, JOB)
+    (tmp_path / "mine.txt").touch()
+    alone = dataclasses.replace(UNEVEN, nodes=("a",), devices=(2,), placed=(((1, 0), (0, 1)),))
+    write_launch(tmp_path, alone, forms_of(alone))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.txt", "node0.sh", "start_all.sh"]
+
+
+def test_other_orders_have_scripts_but_no_slurm_form(tmp_path):
+    for job, message in ((UNEVEN, "3, 1 ranks"), (dataclasses.replace(JOB, placed=_swapped()), "not in the order")):
+        for form in ("slurm", "kubernetes"):
+            with pytest.raises(ConfigError, match=message):
+                write_launch(tmp_path, job, [form])
+    with pytest.raises(ConfigError, match="give a rank table"):
+        node_script(dataclasses.replace(UNEVEN, rank_table=""), 0)
+    with pytest.raises(ConfigError, match="say which rank is where"):
+        node_script(dataclasses.replace(UNEVEN, placed=()), 0)
+
+
+def _swapped():
+    return tuple((rank, rank ^ 1) for rank in range(8)), tuple((rank, rank - 8) for rank in range(8, 16))
 
 
 @pytest.mark.parametrize(
@@ -145,6 +198,10 @@ def test_nodes_of_unlike_size_have_scripts_but_no_slurm_form(tmp_path):
         ({"nodes": ("a", "-oProxyCommand=x")}, "expected an address"),
         ({"devices": (8, 0)}, "runs 0 ranks"),
         ({"command": ()}, "no command"),
+        ({"command": ("--sim_level=0", "train.py")}, "is no script"),
+        ({"placed": (((0, 0),),)}, "another number of ranks"),
+        ({"devices": (1, 1), "cores": (), "placed": (((0, 0),), ((0, 0),))}, "each rank from 0 to 1 once"),
+        ({"devices": (1, 2), "cores": (), "placed": (((0, 0),), ((1, 3), (2, 3)))}, "two ranks on one device"),
         ({"port": 80}, "port 80"),
         ({"name": "My Job"}, "name 'My Job'"),
         ({"cores": ({},)}, "cores of 1 nodes for 2"),

@@ -1,0 +1,107 @@
+"""What `mindspeed-ms plan --out` leaves in its folder, on whatever was there."""
+
+import json
+import os
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from mindspeed_ms.cli.plan import plan
+from mindspeed_ms.errors import ConfigError
+from mindspeed_ms.parallel.topology.rank_table import read_rank_table
+
+app = typer.Typer()
+app.command()(plan)
+# HCCS joins the even devices, and the odd ones: ranks in the order of a plan are not in that of msrun.
+INTERLEAVED = """
+name: interleaved
+accelerator: 910B2
+server:
+  devices: 8
+  joined:
+    - kind: HCCS
+      groups: [[0, 2, 4, 6], [1, 3, 5, 7]]
+  otherwise: SYS
+"""
+
+
+def _run(cluster, out, *more):
+    fixed = (
+        "--tensor",
+        4,
+        "--data",
+        2,
+        "--pipeline",
+        1,
+        "--context",
+        1,
+        "--global-batch",
+        8,
+        "--seq",
+        512,
+        "--zero",
+        1,
+    )
+    few = ("--no-sensitivity", "--top", 1, "--json")
+    arguments = ["llama2-7b", "--cluster", cluster, "-o", out, *fixed, *few, *more]
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return result.stdout, result.exception
+
+
+@pytest.fixture
+def interleaved(tmp_path):
+    path = tmp_path / "interleaved.yaml"
+    path.write_text(INTERLEAVED)
+    return path
+
+
+def test_every_file_gives_a_rank_the_same_device(interleaved, tmp_path):
+    out = tmp_path / "job"
+    assert _run(interleaved, out)[1] is None
+    order = json.loads((out / "plan.json").read_text())["order"]
+    assert sorted(order[:4]) == [0, 2, 4, 6]  # a tensor group inside one ring
+    assert json.loads((out / "rings.json").read_text())["order"] == order
+    assert list(read_rank_table(out / "rank_table.json").order) == order
+    script = (out / "launch" / "node0.sh").read_text()
+    assert f"ranks=(0 1 2 3 4 5 6 7)\ndevices=({' '.join(map(str, order))})\n" in script
+    assert "msrun" not in (out / "launch" / "start_all.sh").read_text()
+    assert not (out / "launch" / "job.sbatch").exists()
+
+
+def test_a_plan_leaves_nothing_of_the_one_before(interleaved, tmp_path):
+    out = tmp_path / "job"
+    assert _run("910b", out)[1] is None
+    assert (out / "launch" / "job.sbatch").exists()
+    (out / "strategy").mkdir()
+    for name in ("stage_3.ckpt", "stage_3.json", "mine.json"):
+        (out / "strategy" / name).touch()
+    (out / "notes.txt").touch()
+    assert _run("910b", out, "--servers", 2, "--devices", 8)[1] is None
+    assert not (out / "rank_table.json").exists()  # that of another cluster
+    assert [path.name for path in (out / "strategy").iterdir()] == ["mine.json"]
+    assert (out / "notes.txt").exists()
+
+
+def test_a_folder_without_a_whole_plan_has_no_plan_json(interleaved, tmp_path):
+    out = tmp_path / "job"
+    assert _run("910b", out)[1] is None
+    (tmp_path / "no.mindir").write_bytes(b"\x00" * 64)
+    assert isinstance(_run("910b", out, "--graph", tmp_path / "no.mindir")[1], ConfigError)
+    assert not (out / "plan.json").exists()
+
+
+@pytest.mark.parametrize("run", ["'", "", "--sim_level=0 train.py"])
+def test_a_command_that_is_none_is_refused_before_anything_is_written(tmp_path, run):
+    error = _run("910b", tmp_path / "job", "--run", run)[1]
+    assert isinstance(error, ConfigError)
+    assert "--run" in str(error)
+    assert not (tmp_path / "job").exists()
+
+
+def test_a_place_that_cannot_hold_a_folder_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    error = _run("910b", tmp_path / "file" / "job")[1]
+    assert isinstance(error, ConfigError)
+    assert str(tmp_path / "file") in str(error)
+    assert os.listdir(tmp_path) == ["file"]
