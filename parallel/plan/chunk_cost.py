@@ -8,7 +8,7 @@ from mindspeed_ms.parallel.plan import compute, parameters
 from mindspeed_ms.parallel.plan.compute import PieceTime, Split
 from mindspeed_ms.parallel.plan.efficiency import Efficiency
 from mindspeed_ms.parallel.plan.model import ModelShape
-from mindspeed_ms.parallel.plan.rank_groups import Order, group_shapes, slowest
+from mindspeed_ms.parallel.plan.rank_groups import Order, clashes, group_shapes, slowest
 from mindspeed_ms.parallel.plan.settings import Job, Settings
 from mindspeed_ms.parallel.topology.cluster import Cluster
 
@@ -22,7 +22,20 @@ class _Layer:
     context: float
     context_back: float
     expert: float
-    hidden: float
+    hidden: float  # of context, behind attention
+    hidden_back: float
+    # What of it goes over the port that ZeRO and gradients use as well
+    clash: Clash
+
+
+@dataclass(frozen=True)
+class Clash:
+    """Seconds on the ports of the data groups: waited for and hidden, forward and backward (without recompute)."""
+
+    ahead: float = 0.0
+    back: float = 0.0
+    hidden: float = 0.0
+    hidden_back: float = 0.0
 
 
 def _layer(
@@ -41,25 +54,29 @@ def _layer(
             tensor = 2 * (slowest("all_gather", groups, hidden_bytes) + slowest("reduce_scatter", groups, hidden_bytes))
         else:
             tensor = 2 * slowest("all_reduce", groups, hidden_bytes)
-    context, back, behind = _ring_attention(shape, settings, cluster, job, time.attention, order)
+    context, back, hidden, hidden_back = _ring_attention(shape, settings, cluster, job, time.attention, order)
     expert = 0.0
     if moe and settings.expert > 1:
         groups = group_shapes(cluster, settings, "expert", order)
         cut = settings.tensor if settings.sequence_parallel else 1
         expert = 2 * slowest("all_to_all", groups, shape.top_k * hidden_bytes / cut)
-    return _Layer(time, tensor, context, back, expert, behind)
+    on = {name: clashes(cluster, settings, name, order) for name in ("tensor", "context", "expert")}
+    always = tensor * on["tensor"] + expert * on["expert"]
+    ring = on["context"]
+    clash = Clash(always + context * ring, always + back * ring, hidden * ring, hidden_back * ring)
+    return _Layer(time, tensor, context, back, expert, hidden, hidden_back, clash)
 
 
 def _ring_attention(
     shape: ModelShape, settings: Settings, cluster: Cluster, job: Job, attention: float, order: Order
-) -> tuple[float, float, float]:
-    """Seconds forward and backward that attention waits for keys and values, and what it hides (Liu et al. 2023).
+) -> tuple[float, float, float, float]:
+    """Seconds forward and backward that attention waits for keys and values, and that it hides (Liu et al. 2023).
 
     Each of context - 1 steps sends keys and values on while the block at hand is computed; backward sends their
     gradients, too.
     """
     if settings.context == 1:
-        return 0.0, 0.0, 0.0
+        return 0.0, 0.0, 0.0, 0.0
     groups = group_shapes(cluster, settings, "context", order)
     tokens = settings.micro_batch * job.seq / settings.context
     width = 2 * shape.kv_heads * shape.head_dim
@@ -70,7 +87,7 @@ def _ring_attention(
     steps, slice_ = settings.context - 1, attention / settings.context
     forward = steps * max(0.0, once - slice_)
     backward = steps * max(0.0, twice - slice_ * compute.ATTENTION_BACKWARD)
-    return forward, backward, steps * (once + twice) - forward - backward
+    return forward, backward, steps * once - forward, steps * twice - backward
 
 
 @dataclass
@@ -86,6 +103,20 @@ class Chunk:
     hidden: float = 0.0
     ahead: float = 0.0  # all of forward, with communication
     back: float = 0.0  # all of backward, with recompute and communication
+    clash: float = 0.0  # of forward and of backward on the ports of the data groups: waited for, hidden
+    clash_back: float = 0.0
+    clash_hidden: float = 0.0
+    clash_hidden_back: float = 0.0
+
+    @property
+    def load(self) -> tuple[float, float, float]:
+        """Forward: seconds, and of them on the ports of the data groups those waited for and those hidden."""
+        return self.ahead, self.clash, self.clash_hidden
+
+    @property
+    def load_back(self) -> tuple[float, float, float]:
+        """Backward: as `load`."""
+        return self.back, self.clash_back, self.clash_hidden_back
 
     def add(self, layer: _Layer, count: float, again: str) -> None:
         """Add so many layers; `again`: what backward computes a second time."""
@@ -99,7 +130,12 @@ class Chunk:
         self.tensor += count * layer.tensor * (2 + repeated)
         self.context += count * (layer.context * (1 + repeated) + layer.context_back)
         self.expert += count * layer.expert * (2 + repeated)
-        self.hidden += count * layer.hidden
+        self.hidden += count * (layer.hidden * (1 + repeated) + layer.hidden_back)
+        clash = layer.clash
+        self.clash += count * clash.ahead
+        self.clash_back += count * (clash.back + clash.ahead * repeated)
+        self.clash_hidden += count * clash.hidden
+        self.clash_hidden_back += count * (clash.hidden_back + clash.hidden * repeated)
         self.ahead += count * (time.forward + talk)
         self.back += count * (
             time.backward + repeat + talk - layer.context + layer.context_back + (talk if repeated else 0.0)

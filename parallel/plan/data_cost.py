@@ -1,7 +1,13 @@
-"""What the gradients and the ZeRO shards of a stage cost, and how much of it hides behind computation."""
+"""What the gradients and the ZeRO shards of a stage cost, and how much of it hides behind computation.
+
+ZeRO 2 and 3 keep two layers whole, as `memory` counts them: the one at work, and the one whose gradients are on their
+way or whose weights come next. So each layer is a slot: its computation, and beside it on the same links the weights of
+the next layer and the gradients of the one before, one after the other. The slot ends when both have ended.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from mindspeed_ms.parallel.plan import overlap
@@ -11,14 +17,22 @@ from mindspeed_ms.parallel.plan.rank_groups import Order, group_shapes, slowest
 from mindspeed_ms.parallel.plan.settings import Job, Settings
 from mindspeed_ms.parallel.topology.cluster import Cluster
 
+Load = tuple[float, float, float]  # a stage and micro-batch: seconds, on the links of the data group: waited, hidden
+
 
 @dataclass(frozen=True)
 class DataCost:
-    """Seconds of gradient and ZeRO communication of one stage."""
+    """Seconds of gradient and ZeRO communication of one stage that nothing hides, and of all of it in a step."""
 
-    tail: float  # after the last backward pass, and before the first forward pass
-    each: float  # of every micro-batch, where its computation is too short to hide it
-    hidden: float
+    tail: float = 0.0  # after the last backward pass, and before the first forward pass
+    ahead: tuple[float, float] = (0.0, 0.0)  # in each forward pass: of a chunk's first layer, of each further one
+    back: tuple[float, float] = (0.0, 0.0)  # in each backward pass
+    spent: float = 0.0
+
+    def waits(self, layers: int) -> tuple[float, float]:
+        """Seconds that the forward and the backward pass of a chunk of so many layers are longer."""
+        more = layers - 1
+        return self.ahead[0] + more * self.ahead[1], self.back[0] + more * self.back[1]
 
 
 def data_of_stages(
@@ -37,49 +51,93 @@ def data_of_stages(
     for stage in range(stages):
         own = chunks[stage::stages]
         layers = sum(stop - first for first, stop in held[stage::stages])
-        sums = sum(chunk.ahead for chunk in own), sum(chunk.back for chunk in own), layers
-        key = (weights[stage], sums)
+        ahead = tuple(sum(part) for part in zip(*(chunk.load for chunk in own), strict=True))
+        back = tuple(sum(part) for part in zip(*(chunk.load_back for chunk in own), strict=True))
+        key = (weights[stage], ahead, back, layers)
         if key not in known:
-            known[key] = _data(settings, cluster, job, weights[stage], sums, order)
+            known[key] = _data(settings, cluster, job, weights[stage], ahead, back, layers, order)
         found.append(known[key])
     return found
 
 
 def _data(
-    settings: Settings, cluster: Cluster, job: Job, weights: Count, chunk: tuple[float, float, int], order: Order
+    settings: Settings,
+    cluster: Cluster,
+    job: Job,
+    weights: Count,
+    ahead: tuple[float, ...],
+    back: tuple[float, ...],
+    layers: int,
+    order: Order,
 ) -> DataCost:
-    """chunk: seconds forward and backward of one micro-batch on this stage, and its layers."""
-    ahead, back, layers = chunk
     dense = group_shapes(cluster, settings, "data", order)
     expert = group_shapes(cluster, settings, "expert_data", order)
     if not dense and not expert:
-        return DataCost(0.0, 0.0, 0.0)
-    total = weights.total
-    part = weights.dense / total
+        return DataCost()
+    total, part = weights.total, weights.dense / weights.total
 
     def both(operation: str, nbytes: float) -> float:
         seconds = slowest(operation, dense, nbytes * part)
         return seconds + slowest(operation, expert, nbytes * (1 - part)) if weights.expert else seconds
 
+    def reduce(nbytes: float) -> float:
+        return both("reduce_scatter" if settings.zero else "all_reduce", nbytes)
+
+    def gather(nbytes: float) -> float:
+        return both("all_gather", nbytes)
+
     layers = max(layers, 1)
-    reduction = "reduce_scatter" if settings.zero else "all_reduce"
-    gradients = total * job.gradient_bytes / layers
-    _, last = overlap.best_even_bucket(layers, back / layers, gradients, lambda nbytes: both(reduction, nbytes))
-    tail, spent, each = last.exposed, last.communication, 0.0
-    if settings.zero:
-        values = total * job.weight_bytes / layers
-        _, gathered = overlap.best_even_bucket(
-            layers, ahead / layers, values, lambda nbytes: both("all_gather", nbytes)
-        )
-        tail += gathered.exposed
-        spent += gathered.communication
-        later = settings.micro_batches - 1
-        if settings.zero >= 2:
-            again = gathered.communication if settings.zero == 3 else 0.0
-            wait = max(0.0, last.communication + again - back) + max(0.0, again - ahead)
-            each = wait
-            spent += later * (last.communication + 2 * again) + again
-            tail += max(0.0, again - back)
-            # What the first and the last micro-batch wait for is in `each` already.
-            tail = max(0.0, tail - each)
-    return DataCost(tail, each, max(0.0, spent - tail - each * (settings.micro_batches - 1)))
+    gradients, values = total * job.gradient_bytes / layers, total * job.weight_bytes / layers
+    forward, backward = _per_layer(ahead, layers), _per_layer(back, layers)
+    if settings.zero == 3:
+        return _weights(forward, backward, gather(values), reduce(gradients), settings.micro_batches * layers)
+    tail = spent = 0.0
+    if settings.zero:  # the new weights come before the next forward pass needs them
+        tail, spent = _behind(layers, forward, values, gather)
+    if settings.zero == 2:
+        once = reduce(gradients)
+        late, wait = _gradients(forward, backward, once, layers / settings.virtual)
+        return DataCost(tail + late, back=(wait, wait), spent=spent + settings.micro_batches * layers * once)
+    late, reduced = _behind(layers, backward, gradients, reduce)
+    return DataCost(tail + late, spent=spent + reduced)
+
+
+def _per_layer(load: tuple[float, ...], layers: int) -> Load:
+    seconds, waited, hidden = load
+    return seconds / layers, waited / layers, hidden / layers
+
+
+def _behind(layers: int, layer: Load, nbytes: float, cost: Callable[[float], float]) -> tuple[float, float]:
+    """Seconds that all layers are longer when each sends so many bytes behind its computation; of communication."""
+    seconds, waited, hidden = layer
+    _, found = overlap.best_even_bucket(layers, max(seconds - hidden, 0.0), nbytes, cost)
+    return found.exposed + (found.hidden * waited / seconds if seconds else 0.0), found.communication
+
+
+def _gradients(forward: Load, backward: Load, reduce: float, layers: float) -> tuple[float, float]:
+    """Seconds after the last backward pass, and that each layer's backward pass waits, when its gradients are spread.
+
+    A backward pass waits for the link from its third layer on, since two layers' gradients have room. The last two
+    are reduced behind the forward pass that follows, unless the link has no time left at all.
+    """
+    seconds = backward[0]
+    ahead, waited = layers * forward[0], layers * (forward[1] + forward[2] + backward[1] + backward[2])
+    within = max(layers - 2, 0) * (overlap.slot(*backward, reduce) - seconds)
+    behind = min(ahead, 2 * reduce) * forward[1] / forward[0] if forward[0] else 0.0
+    wait = max(within + behind, layers * reduce + waited - ahead - layers * seconds)
+    late = max(2 * reduce - seconds, reduce) if layers > 1 else reduce
+    return max(0.0, late + within - wait), wait / layers
+
+
+def _weights(forward: Load, backward: Load, gather: float, reduce: float, passes: float) -> DataCost:
+    """ZeRO 3. gather, reduce: seconds of one layer's weights, before each pass through it, and of its gradients.
+
+    The first layer of a forward pass has the gradients of the last of the backward pass before it beside it; the first
+    gather of a step and the last reduction have nothing.
+    """
+    plain, full = overlap.slot(*forward, gather), overlap.slot(*forward, gather + reduce)
+    first, others = overlap.slot(*backward, gather), overlap.slot(*backward, gather + reduce)
+    # Before the first forward pass there are no gradients, and the last backward pass gathers nothing more.
+    tail = gather + reduce - (full - plain) - (others - overlap.slot(*backward, reduce))
+    waits = (full - forward[0], plain - forward[0]), (first - backward[0], others - backward[0])
+    return DataCost(max(0.0, tail), *waits, passes * (2 * gather + reduce))

@@ -190,7 +190,7 @@ def smallest(base: Settings, evaluator: Evaluator, limits: Limits, *, even_only:
         every = splits(base, evaluator, limits)
     found = []
     for split in every:
-        for zero in zeros(base, limits)[-2:]:  # the third stage gathers the weights of a layer, which may be more
+        for zero in zeros(base, limits)[-3:]:  # the second and third have two layers whole, which may be more
             settings = replace(split, zero=zero, recompute=limits.recompute or "full")
             peak = max(evaluator.stage_bytes(settings, stage) for stage in range(settings.pipeline))
             found.append((peak, settings))

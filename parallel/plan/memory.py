@@ -67,8 +67,7 @@ def stage_memory(shape: ModelShape, settings: Settings, job: Job, stage: int) ->
     """The memory of one rank of a pipeline stage, numbered from 0. The settings must have passed `rules.validate`."""
     state = _state(shape, settings, job, stage)
     kept, working, logits = _activations(shape, settings, job, stage)
-    if settings.zero == 3:
-        working += _gathered(shape, settings, job)
+    working += _whole(shape, settings, job, stage)
     # The loss and the first backward layer do not need their room at the same time.
     logits, working = (logits, 0) if logits >= working else (0, working)
     pool = sum(state) + kept + logits + working
@@ -137,11 +136,22 @@ def _recomputed(settings: Settings, stage: int, chunks: tuple[tuple[int, int], .
     return result
 
 
-def _gathered(shape: ModelShape, settings: Settings, job: Job) -> int:
-    """ZeRO 3 has the whole weights of the layer at work, and those of the next on their way."""
-    kinds = {shape.has_experts(layer) for layer in range(shape.layers)}
-    counts = (parameters.on_rank(parameters.layer_pieces(shape, kind), settings).total for kind in kinds)
-    return 2 * job.weight_bytes * max(counts)
+def _whole(shape: ModelShape, settings: Settings, job: Job, stage: int) -> int:
+    """What ZeRO has whole of what it spreads: two layers, that at work and the one that is sent meanwhile.
+
+    ZeRO 2 their gradients, ZeRO 3 their weights too.
+    """
+    if settings.zero < 2:
+        return 0
+    chunks = settings.stage_chunks(shape.layers, stage)
+    kinds = [sum(part) for part in zip(*(parameters.layer_kinds(shape, *chunk) for chunk in chunks), strict=True)]
+    counts = (
+        parameters.on_rank(parameters.layer_pieces(shape, experts), settings).total
+        for experts, number in zip((False, True), kinds, strict=True)
+        if number
+    )
+    width = job.gradient_bytes + (job.weight_bytes if settings.zero == 3 else 0)
+    return min(2, sum(kinds)) * width * max(counts, default=0)
 
 
 @lru_cache(maxsize=16384)

@@ -57,6 +57,17 @@ def best_bucket(
     return min(tried, key=lambda item: (item[1].exposed, len(item[1].buckets)))
 
 
+def slot(seconds: float, waited: float, hidden: float, load: float) -> float:
+    """Seconds of a computation with so many seconds of communication beside it.
+
+    seconds: of the computation alone; of them it waits so many for communication on the same links, and hides so many.
+    Where both want the links each gets half of them.
+    """
+    if not load or not seconds:
+        return seconds + load
+    return max(seconds, load + hidden) + waited * min(1.0, load / seconds)
+
+
 def even_layers(layers: int, seconds: float, nbytes: float, bucket: int, cost: Callable[[float], float]) -> Overlap:
     """As `reduce_behind` for equal layers and buckets of so many of them, without a walk over the layers.
 

@@ -93,3 +93,19 @@ def slowest(operation: str, shapes: tuple[GroupShape, ...], nbytes: float) -> fl
     if not shapes or nbytes <= 0:
         return 0.0
     return max(best_of_shape(operation, shape, nbytes).seconds for shape in shapes)
+
+
+def clashes(cluster: Cluster, settings: Settings, dimension: str, order: Order = None) -> bool:
+    """Whether groups of a dimension and those that hold the same weights are held up by the same links.
+
+    Tensor groups have no pair of ranks in common with them, so that wires of their own do not come into their way.
+    """
+    own = _widest(cluster, settings, dimension, order)
+    data = _widest(cluster, settings, "data", order) | _widest(cluster, settings, "expert_data", order)
+    return any(shared or dimension != "tensor" for _, shared in own & data)
+
+
+def _widest(cluster: Cluster, settings: Settings, dimension: str, order: Order) -> frozenset[tuple[str, bool]]:
+    """Kinds of link of the outermost level, and whether all such links of a device share one port."""
+    shapes = group_shapes(cluster, settings, dimension, order)
+    return frozenset((shape.levels[-1].ring.kind, shape.levels[-1].ring.shared) for shape in shapes)

@@ -125,8 +125,9 @@ def step_time(
     chunks = chunks_of(shape, settings, cluster, job, rate, order, held)
     weights = [parameters.stage_count(shape, settings, stage) for stage in range(stages)]
     data = data_of_stages(settings, cluster, job, weights, chunks, held, order)
-    forward = tuple(chunk.ahead for chunk in chunks)
-    backward = tuple(chunk.back + data[i % stages].each / settings.virtual for i, chunk in enumerate(chunks))
+    waits = [data[i % stages].waits(stop - first) for i, (first, stop) in enumerate(held)]
+    forward = tuple(chunk.ahead + ahead for chunk, (ahead, _) in zip(chunks, waits, strict=True))
+    backward = tuple(chunk.back + back for chunk, (_, back) in zip(chunks, waits, strict=True))
     schedule = (settings.schedule, stages, count, forward, backward, _transfer(shape, settings, cluster, job, order))
     run = pipeline_schedule.span(*schedule)
     last = max(end + piece.tail for end, piece in zip(run.ends, data, strict=True))
@@ -134,12 +135,13 @@ def step_time(
     busiest = max(range(stages), key=lambda stage: sum(forward[stage::stages]) + sum(backward[stage::stages]))
     own = chunks[busiest::stages]
     busy = {name: count * sum(getattr(chunk, name) for chunk in own) for name in _BUSY}
-    later = count * data[busiest].each
+    later = count * sum(map(sum, waits[busiest::stages]))
+    exposed = later + last - run.seconds
     return StepTime(
         total=last + optimizer,
         **busy,
-        data=later + last - run.seconds,
-        hidden=data[busiest].hidden + count * sum(chunk.hidden for chunk in own),
+        data=exposed,
+        hidden=max(0.0, data[busiest].spent - exposed) + count * sum(chunk.hidden for chunk in own),
         waiting=max(0.0, run.seconds - sum(busy.values()) - later),
         optimizer=optimizer,
         tokens=settings.global_batch * job.seq,
