@@ -45,6 +45,11 @@ def write_parallel(settings: Settings, layers: int = 0) -> str:
             f"expert {settings.expert}: MindFormers spreads experts inside the data dimension, {settings.data};"
             " choose a divisor of it"
         )
+    if settings.pipeline > 1 and settings.micro_batches < settings.pipeline:
+        raise ConfigError(
+            f"micro_batches {settings.micro_batches}: MindSpore's pipelines take at least as many as stages,"
+            f" {settings.pipeline}; choose more, or fewer stages"
+        )
     sections = {
         "use_parallel": settings.devices > 1,
         "runner_config": _runner(settings),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any, cast
 
 import yaml
 
+from mindspeed_ms.config.base import UNPARSED
 from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.parallel.plan.settings import Recompute, Schedule, Settings
 
@@ -17,6 +19,10 @@ _DEGREES = {
     "expert_parallel": "expert",
     "pipeline_stage": "pipeline",
 }
+_MOST = 1 << 20  # of any number here
+_MOST_CHUNKS = 1 << 12  # of a model's layers
+_SHORT = reprlib.Repr()  # aliases make a small file a huge value
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 _SCHEDULES = {"gpipe": "gpipe", "1f1b": "1f1b", "zero_bubble_v": "zero_bubble"}
 _LEVELS = {"level1": 1, "level2": 2, "level3": 3}
 _SECTIONS = ("parallel_config", "parallel", "recompute_config", "runner_config", "model")
@@ -32,17 +38,46 @@ _ELSEWHERE = {
 }
 
 
+class _Loader(yaml.SafeLoader):
+    """Remembers the keys that are given twice: as for MindFormers, the last counts."""
+
+    def __init__(self, text: str):
+        super().__init__(text)
+        self.doubled: list[str] = []
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """As the safe loader does it."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    self.doubled.append(f"{key.value}: given a second time in line {key.start_mark.line + 1}")
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _parse(text: str, where: str) -> tuple[list[str], Any]:
+    try:
+        loader = _Loader(text)
+        return loader.doubled, loader.get_single_data()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = " ".join(str(getattr(error, "problem", error)).split())
+        raise ConfigError(f"{where}{line}: no YAML: {problem}; give a MindFormers configuration") from None
+    except RecursionError:
+        raise ConfigError(f"{where}: no YAML: nested too deep; give a MindFormers configuration") from None
+    except UNPARSED as error:
+        problem = " ".join(str(error).split())[:120]
+        raise ConfigError(f"{where}: no YAML: a value is not of its kind ({problem}); mend it") from None
+
+
 class Reader:
     """One YAML and the places of its values."""
 
     def __init__(self, text: str, where: str):
         self._where = where
-        try:
-            root = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            line = f":{mark.line + 1}" if mark else ""
-            raise ConfigError(f"{where}{line}: no YAML: {getattr(error, 'problem', error)}") from None
+        self._doubled, root = _parse(text, where)
         if not isinstance(root, dict):
             raise ConfigError(f"{where}: expected a MindFormers YAML with a parallel_config section")
         if "parallel_config" not in root:
@@ -61,6 +96,8 @@ class Reader:
                 "parallel_config.expert_parallel", degrees["expert"], f"a divisor of data_parallel, {degrees['data']}"
             )
         virtual = self._virtual()
+        if degrees["pipeline"] * virtual > _MOST_CHUNKS:
+            raise self._error("parallel_config.pipeline_stage", degrees["pipeline"], f"at most {_MOST_CHUNKS} chunks")
         recompute, layers = self._recompute(degrees["pipeline"], virtual)
         return Settings(
             **degrees,
@@ -78,24 +115,36 @@ class Reader:
     def not_carried(self) -> list[str]:
         """What the file says and Settings has no place for."""
         config = self._sections["parallel_config"]
-        found = [f"parallel_config.{key}: {config[key]!r}: {text}" for key, text in _ELSEWHERE.items() if key in config]
+        found = [f"{one}: the last counts" for one in self._doubled[:8]]
+        found += [
+            f"parallel_config.{key}: {_SHORT.repr(config[key])}: {text}"
+            for key, text in _ELSEWHERE.items()
+            if key in config
+        ]
         known = {*_DEGREES, *_ELSEWHERE, "micro_batch_num", "use_seq_parallel", "recompute"}
         found += [
-            f"parallel_config.{key}: {value!r}: not known here" for key, value in config.items() if key not in known
+            f"parallel_config.{key}: {_SHORT.repr(value)}: not known here"
+            for key, value in config.items()
+            if key not in known
         ]
         interleave = self._root.get("micro_batch_interleave_num", 1)
         if interleave not in (1, None):
-            found.append(
-                f"micro_batch_interleave_num: {interleave!r}: so many halves of a batch overlap each other's wait"
-            )
+            shown = _SHORT.repr(interleave)
+            found.append(f"micro_batch_interleave_num: {shown}: so many halves of a batch overlap each other's wait")
         if self._model.get("mtp_depth"):
-            found.append(f"model.model_config.mtp_depth: {self._model['mtp_depth']!r}: more layers in the last stage")
+            found.append(
+                f"model.model_config.mtp_depth: {_SHORT.repr(self._model['mtp_depth'])}: more layers in the last stage"
+            )
         recompute = self._sections["recompute_config"]
         for key in ("select_comm_recompute", "parallel_optimizer_comm_recompute"):
             if recompute.get(key):
-                found.append(f"recompute_config.{key}: {recompute[key]!r}: communication is done again, not kept")
+                found.append(
+                    f"recompute_config.{key}: {_SHORT.repr(recompute[key])}: communication is done again, not kept"
+                )
         if recompute.get("recompute") and recompute.get("select_recompute"):
-            found.append(f"recompute_config.select_recompute: {recompute['select_recompute']!r}: beside whole layers")
+            found.append(
+                f"recompute_config.select_recompute: {_SHORT.repr(recompute['select_recompute'])}: beside whole layers"
+            )
         return found
 
     def _zero(self) -> int:
@@ -104,7 +153,7 @@ class Reader:
             return 0
         options = self._section(parallel, "parallel_optimizer_config", "parallel.parallel_optimizer_config")
         level = options.get("optimizer_level", "level2" if options.get("gradient_accumulation_shard") else "level1")
-        if level not in _LEVELS:
+        if not isinstance(level, str) or level not in _LEVELS:
             raise self._error("parallel.parallel_optimizer_config.optimizer_level", level, "level1, level2 or level3")
         return _LEVELS[level]
 
@@ -128,7 +177,7 @@ class Reader:
 
     def _schedule(self, virtual: int) -> Schedule:
         name = self._pipeline_config().get("pipeline_scheduler", "1f1b")
-        if name not in _SCHEDULES:
+        if not isinstance(name, str) or name not in _SCHEDULES:
             raise self._error("parallel.pipeline_config.pipeline_scheduler", name, ", ".join(_SCHEDULES))
         found = _SCHEDULES[name]
         return cast(Schedule, "interleaved" if virtual > 1 and found == "1f1b" else found)
@@ -165,9 +214,10 @@ class Reader:
         if count is None or offset in (0, None):
             return ()
         # Layers that predict further tokens are counted as layers, and are the last.
-        extra = self._model.get("mtp_depth") or 0
+        depth = self._model.get("mtp_depth")
+        extra = self._positive("model.model_config.mtp_depth", depth) if depth else 0
         total = self._positive("model.model_config.num_layers", count) + extra
-        rows = offset if isinstance(offset, list) and isinstance(offset[0], list) else [offset]
+        rows = offset if isinstance(offset, list) and offset and isinstance(offset[0], list) else [offset]
         rows = [[row] * pipeline if isinstance(row, int) else row for row in rows]
         rows = rows * (virtual if len(rows) == 1 else 1)
         if len(rows) != virtual:
@@ -200,8 +250,8 @@ class Reader:
 
     def _positive(self, place: str, value: Any) -> int:
         value = 1 if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self._error(place, value, "a whole number from 1")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
+            raise self._error(place, value, f"a whole number from 1 to {_MOST}")
         return value
 
     def _flag(self, section: str, key: str) -> bool:
@@ -211,4 +261,4 @@ class Reader:
         return value
 
     def _error(self, place: str, value: Any, expected: str) -> ConfigError:
-        return ConfigError(f"{self._where}: {place}: {value!r}; expected {expected}")
+        return ConfigError(f"{self._where}: {place}: {_SHORT.repr(value)}; expected {expected}")

@@ -224,3 +224,51 @@ def test_levels_that_mindspore_refuses_together_are_not_written_together():
 def test_experts_outside_the_data_dimension_cannot_be_written():
     with pytest.raises(ConfigError, match="expert 4"):
         write_parallel(dataclasses.replace(Settings(), data=2, context=2, expert=4))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: " + "[" * 600, "f: no YAML: nested too deep"),
+        ("parallel_config:\n  data_parallel: " + "9" * 5000, "f: no YAML: a value is not of its kind"),
+        ("parallel_config:\n  data_parallel: 2020-13-45", "f: no YAML: a value is not of its kind"),
+        ("\0", "f: no YAML"),
+        ("parallel_config: {}\n---\na: 1", "f:2: no YAML"),
+        (
+            "parallel_config: {pipeline_stage: 1000000000}",
+            "pipeline_stage: 1000000000; expected a whole number from 1 to",
+        ),
+        (
+            "parallel_config: {pipeline_stage: 4000, micro_batch_num: 4000}\n"
+            "parallel: {pipeline_config: {pipeline_interleave: true}}\n"
+            "model: {model_config: {pp_interleave_num: 4000}}",
+            "at most 4096 chunks",
+        ),
+        ("parallel_config: {data_parallel: '8'}", "data_parallel: '8'; expected a whole number"),
+        ("parallel: {pipeline_config: {pipeline_scheduler: []}}\nparallel_config: {}", "pipeline_scheduler"),
+        (
+            "parallel: {enable_parallel_optimizer: true, parallel_optimizer_config: {optimizer_level: [1]}}\n"
+            "parallel_config: {}",
+            "optimizer_level",
+        ),
+        ("parallel_config: {}\nmodel: {model_config: {num_layers: 4, offset: []}}", "offset"),
+        ("parallel_config: {}\nmodel: {model_config: {num_layers: 4, offset: 1, mtp_depth: {}}}", "offset"),
+        ("parallel_config: {}\nmodel: {model_config: {num_layers: 4, offset: 1, mtp_depth: [1]}}", "mtp_depth"),
+    ],
+)
+def test_what_no_program_could_use_is_refused_in_one_line(text, message):
+    with pytest.raises(ConfigError) as error:
+        read_parallel(text, "f")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_of_two_equal_keys_the_last_counts_and_is_told():
+    text = "\ufeffparallel_config:\r\n  data_parallel: 2\r\n  data_parallel: 4\r\n"
+    assert read_parallel(text, "f").data == 4
+    assert not_carried(text, "f") == ["data_parallel: given a second time in line 3: the last counts"]
+
+
+def test_a_pipeline_of_too_few_micro_batches_is_not_written():
+    with pytest.raises(ConfigError, match="micro_batches 2: .* at least as many as stages, 4"):
+        write_parallel(Settings(pipeline=4, micro_batches=2))
