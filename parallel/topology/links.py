@@ -14,7 +14,7 @@ from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.parallel.topology.cluster import Accelerator, Link
 
 # The words of `npu-smi info -t topo`, and beside them what joins servers and the cores of a CPU.
-FAST = ("SIO", "UB", "HCCS_SW", "HCCS", "XLink")  # wires between devices, not those to the host
+FAST = ("SIO", "UB", "HCCS_SW", "XLink_SW", "HCCS", "XLink")  # wires between devices, not those to the host
 HOST = ("PIX", "PXB", "PHB", "SYS", "NA")  # from near to far
 KINDS = (*FAST, *HOST)
 NETWORK = ("ROCE", "SHM")
@@ -38,6 +38,7 @@ _ANY: dict[str, _Row] = {
         "gitcode Ascend/msmodeling configuration of A3: 196 GB/s within a pod; latency " + _GUESS,
     ),
     "HCCS_SW": (150e9, 2e-6, True, _HIXL.format(3, "read, blocks of 1 to 8 MB fitted; npu-smi calls it a switch")),
+    "XLink_SW": (150e9, 2e-6, True, "taken as HCCS_SW, whose name in other builds of npu-smi it is; measure it"),
     "HCCS": (28e9, 2e-6, False, _LANES),
     "XLink": (28e9, 2e-6, False, "taken as HCCS of the 910B, for want of a figure; measure it"),
     "PIX": (20e9, 5e-6, True, _PCIE),

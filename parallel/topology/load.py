@@ -86,9 +86,11 @@ def order_of(spec: str | Path) -> tuple[int, ...] | None:
 
 
 def read_file(spec: str) -> str:
-    """The text of a file that a user names, as far as it is UTF-8. Raises ConfigError."""
+    """The text of a file that a user names, as far as it is UTF-8 or UTF-16. Raises ConfigError."""
     try:
-        return read_regular(spec, _MAX_BYTES).decode("utf-8-sig", "replace")
+        content = read_regular(spec, _MAX_BYTES)
+        wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))  # what PowerShell's > writes
+        return content.decode("utf-16" if wide else "utf-8-sig", "replace")
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigError(f"{spec}: neither a file nor a preset; the presets are {', '.join(preset_names())}") from None
     except (OSError, ValueError) as error:  # ValueError: a name with a null byte
@@ -129,12 +131,13 @@ def _named(text: str) -> str | None:
 def guess_accelerator(server: Server) -> str:
     """The kind of device that a server most likely holds, from its links alone: npu-smi's matrix does not name it.
 
-    UB is a 950, SIO or HCCS_SW an A3; three HCCS links of every device, all the ports it has, a 910A; all else a 910B.
+    UB is a 950; SIO, HCCS_SW or XLink_SW an A3; three HCCS links of every device, all the ports it has, a 910A; all
+    else a 910B.
     """
     words = {word for row in server.kinds for word in row}
     if "UB" in words:
         return "950PR"
-    if words & {"SIO", "HCCS_SW"}:
+    if words & {"SIO", "HCCS_SW", "XLink_SW"}:
         return "910C"
     if len(server.devices) > 4 and all(row.count("HCCS") == 3 for row in server.kinds):
         return "910A"

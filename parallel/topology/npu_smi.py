@@ -13,13 +13,9 @@ from dataclasses import dataclass
 from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.parallel.topology.cluster import SELF, Server
 from mindspeed_ms.parallel.topology.links import KINDS
+from mindspeed_ms.parallel.topology.npu_smi_text import AFFINITY, CARD, CORES, DEVICE, WORDS, lines_of, tokens_of
 
-_DEVICE = re.compile(r"(?:NPU|Phy[-_]?ID|Device)[-_]?(\d{1,6})", re.IGNORECASE)
-_SPACED = re.compile(r"\b(NPU|Phy[-_ ]?ID|Device) (?=\d)", re.IGNORECASE)
-_CARD = re.compile(r"[A-Za-z][\w.:-]*\d[\w.:-]*", re.ASCII)  # NIC0, mlx5_0, bond0: a name with a number in it
-_WORDS = {word.lower(): word for word in (SELF, *KINDS)} | {"n/a": "NA"}
-_CORES = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
-_MOST_CORES = 1 << 16
+_MOST_CORES = 1 << 13  # as many as a Linux kernel can be built for
 _MOST_DEVICES = 1 << 10
 _UNKNOWN = {"", "-", "na", "n/a", "none"}
 
@@ -38,61 +34,75 @@ def read_topology(text: str, where: str, name: str = "server") -> Server:
     Raises ConfigError when there is no matrix in it, or one with a row, cell or word that is missing, unknown or
     contradicts another.
     """
-    header: list[str] | None = None
+    header: tuple[list[str], list[str]] | None = None  # names before the first device, and from it on
     numa = False
     rows: list[_Row] = []
     cards: set[str] = set()
-    for line in text.splitlines():
-        tokens = _tokens(line)
-        if columns := _header(tokens):
-            if header is not None and header != columns:
+    for line in lines_of(text, where):
+        tokens = tokens_of(line)
+        if columns := _header(tokens, first=header is None and not rows):
+            if header is not None and header[1] != columns[1]:
                 raise ConfigError(
                     f"{where}: there are two headers, of different devices; give the output of one server"
                 )
             header, numa = columns, "numa" in line.lower()
+        elif not rows and header is None and _cut(tokens):
+            raise ConfigError(
+                f"{where}: the header is cut off at {tokens[-1]!r}, so the rows are; give the whole output"
+            )
         elif row := _row(tokens):
             rows.append(row)
         elif card := _card(tokens):
             cards.add(card)
     if not rows:
         raise ConfigError(f"{where}: {_why_none(text)}")
-    return _server(rows, _columns(rows, header, len(cards), where), numa, where, name)
+    return _server(rows, _columns(rows, _named(header, cards), len(cards), where), numa, where, name)
 
 
-def _tokens(line: str) -> list[str]:
-    """A line's words, without the marks of tables and quotes, and with `NPU 0` as one word."""
-    return _SPACED.sub(r"\1", line.replace("|", " ")).replace("Phy ID", "Phy-ID").split()
-
-
-def _header(tokens: list[str]) -> list[str] | None:
-    """The columns of a header: at least one device, then only devices, cards and words about affinity."""
+def _header(tokens: list[str], first: bool) -> tuple[list[str], list[str]] | None:
+    """The columns of a header, before the first device and from there on: devices, cards and words about affinity."""
     columns = []
     for token in tokens:
-        if token.lower() in ("cpu", "numa", "affinity", "node"):
+        if token.lower() in AFFINITY:
             continue
-        if not (_DEVICE.fullmatch(token) or _CARD.fullmatch(token)):
+        if not (DEVICE.fullmatch(token) or CARD.fullmatch(token)):
             return None
         columns.append(token)
-    devices = [token for token in columns if _DEVICE.fullmatch(token)]
-    # A row whose cells were all cut off looks like the header of a single device; only the words tell them apart.
-    alone = len(columns) == 1 and len(tokens) == 1
-    return columns if devices and not alone else None
+    start = next((at for at, token in enumerate(columns) if DEVICE.fullmatch(token)), None)
+    # A row whose cells were all cut off looks like the header of a single device, but does not come first.
+    alone = len(columns) == 1 and len(tokens) == 1 and not first
+    return None if start is None or alone else (columns[:start], columns[start:])
+
+
+def _cut(tokens: list[str]) -> bool:
+    """Whether the last word of a header is only the beginning of one."""
+    if len(tokens) < 2 or _header(tokens[:-1], first=False) is None:
+        return False
+    return any(whole.startswith(tokens[-1].lower()) for whole in (*AFFINITY, "npu", "phy-id", "nic", "device"))
+
+
+def _named(header: tuple[list[str], list[str]] | None, cards: set[str]) -> list[str] | None:
+    """All columns. What stands before the first device and has no row is no card but a host, as pdsh names it."""
+    if header is None:
+        return None
+    before, columns = header
+    return [*before, *columns] if cards.intersection(before) else columns
 
 
 def _row(tokens: list[str]) -> _Row | None:
     """A device's row: its label, which a prefix of a log may precede, and at least one word that is a link."""
     for start, token in enumerate(tokens):
-        found = _DEVICE.fullmatch(token)
+        found = DEVICE.fullmatch(token)
         if not found:
             continue
         cells = []
         for word in tokens[start + 1 :]:
-            if _CORES.fullmatch(word.strip(",")) or (word.lower() not in _WORDS and not _WORD.fullmatch(word)):
+            if CORES.fullmatch(word.strip(",")) or (word.lower() not in WORDS and not _WORD.fullmatch(word)):
                 break
             cells.append(word)
-        if start and not (cells and cells[0].lower() in _WORDS):
+        if start and not (cells and cells[0].lower() in WORDS):
             continue  # a sentence that mentions a device
-        known = any(word.lower() in _WORDS for word in cells)
+        known = any(word.lower() in WORDS for word in cells)
         rest = tokens[start + 1 + len(cells) :]
         if known or (start == 0 and not cells and not rest):
             return _Row(int(found[1]), token, cells, rest)
@@ -100,9 +110,9 @@ def _row(tokens: list[str]) -> _Row | None:
 
 
 def _card(tokens: list[str]) -> str | None:
-    """The name at the start of a network card's row: one that a link word follows."""
-    for token, word in zip(tokens, tokens[1:], strict=False):
-        if _CARD.fullmatch(token) and word.lower() in _WORDS:
+    """The name at the start of a network card's row: one that a link word follows, and no `= Self` of the legend."""
+    for token, word, *more in zip(tokens, tokens[1:], [*tokens[2:], "X"], strict=False):
+        if CARD.fullmatch(token) and word.lower() in WORDS and more[0] != "=":
             return token
     return None
 
@@ -140,17 +150,20 @@ def _columns(rows: list[_Row], header: list[str] | None, cards: int, where: str)
     devices = [row.device for row in rows]
     if len(devices) > _MOST_DEVICES:
         raise ConfigError(f"{where}: {len(devices)} rows of devices; expected those of one server")
+    seen: set[int] = set()
     for row in rows:
-        if devices.count(row.device) > 1:
+        if row.device in seen:
             raise ConfigError(f"{where}: {row.label} has more than one row; give the output of one server")
+        seen.add(row.device)
     if header is None:
         return [*devices, *[None] * cards]
-    columns = [int(found[1]) if (found := _DEVICE.fullmatch(token)) else None for token in header]
-    named = [device for device in columns if device is not None]
-    twice = next((device for device in named if named.count(device) > 1), None)
-    if twice is not None:
-        raise ConfigError(f"{where}: the header has device {twice} twice; expected each once")
-    if missing := [token for token, device in zip(header, columns, strict=True) if device not in (None, *devices)]:
+    columns = [int(found[1]) if (found := DEVICE.fullmatch(token)) else None for token in header]
+    named: set[int] = set()
+    for device in columns:
+        if device in named:
+            raise ConfigError(f"{where}: the header has device {device} twice; expected each once")
+        named |= set() if device is None else {device}
+    if missing := [token for token, at in zip(header, columns, strict=True) if at is not None and at not in seen]:
         raise ConfigError(f"{where}: the row of {missing[0]} is missing ({len(missing)} in all); give the whole output")
     if extra := [row.label for row in rows if row.device not in named]:
         raise ConfigError(f"{where}: {extra[0]} has a row but no column ({len(extra)} in all); give the whole output")
@@ -168,18 +181,18 @@ def _cells(row: _Row, columns: list[int | None], where: str) -> tuple[dict[int, 
         )
     cells = {}
     for device, word in zip(columns, words[: len(columns)], strict=True):
-        if word.lower() not in _WORDS:
+        if word.lower() not in WORDS:
             raise ConfigError(
                 f"{place}: {word!r} is no link that is known; expected one of {', '.join((SELF, *KINDS))}"
             )
-        kind = _WORDS[word.lower()]
+        kind = WORDS[word.lower()]
         if device is None:
             continue
         if (kind == SELF) != (device == row.device):
             raise ConfigError(f"{place}: {word!r} stands in the column of device {device}; expected X in its own alone")
         cells[device] = kind
     left = words[len(columns) :]
-    if left and left[0].lower() in _WORDS and left[0].lower() not in _UNKNOWN:
+    if left and left[0].lower() in WORDS and left[0].lower() not in _UNKNOWN:
         raise ConfigError(
             f"{place} has more links than the {len(columns)} columns; "
             "with network cards in it, the header has to be there"
@@ -200,14 +213,18 @@ def _affinity(left: list[str], numa: bool, place: str) -> tuple[int, ...]:
 
 def read_affinity(text: str, place: str) -> tuple[int, ...]:
     """The cores of a text such as 0-63,128-191, ascending. Raises ConfigError."""
-    if not _CORES.fullmatch(text):
+    if not CORES.fullmatch(text):
         raise ConfigError(f"{place}: {text[:80]!r} is no CPU affinity; expected such as 0-23 or 0-63,128-191")
     cores: set[int] = set()
+    listed = 0
     for part in text.split(","):
         first, _, last = part.partition("-")
         low, high = _core(first, place), _core(last or first, place)
         if high < low:
             raise ConfigError(f"{place}: the cores {part!r} run backwards; expected such as 0-23")
+        listed += high - low + 1
+        if listed > _MOST_CORES:
+            raise ConfigError(f"{place}: the CPU affinity has more than {_MOST_CORES} cores; expected each once")
         cores.update(range(low, high + 1))
     return tuple(sorted(cores))
 

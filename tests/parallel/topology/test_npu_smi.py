@@ -149,11 +149,74 @@ def test_a_column_of_numa_nodes_after_the_cores_is_left_alone():
         lambda text: "\n".join("> " + line for line in text.splitlines()),
         lambda text: text.replace("NPU", "NPU "),
         lambda text: text.replace("Legend", "Legend").split("\nLegend")[0],
+        lambda text: "".join(f"node-01: {line}\n" for line in text.splitlines()),
+        lambda text: "\x1b[0m" + text.replace("HCCS ", "\x1b[1;32mHCCS\x1b[0m "),
+        lambda text: text.replace(" ", "\u3000"),
+        lambda text: text.translate({code: code + 0xFEE0 for code in range(0x21, 0x7F)}),
+        lambda text: text.replace("NPU0", "\u200bNPU0"),
+        lambda text: text.replace("NPU", "│NPU"),
+        lambda text: "".join(f'    "{line}",\n' for line in text.splitlines()),
+        lambda text: text.replace("NPU0", "**NPU0**").replace(" X ", " `X` "),
     ],
-    ids=["crlf", "prompts", "capitals", "log", "quoted", "blank in names", "no legend"],
+    ids=["crlf", "prompts", "capitals", "log", "quoted", "blank in names", "no legend", "pdsh"]
+    + ["colours", "wide blanks", "wide letters", "invisible", "frames", "program", "markdown"],
 )
 def test_what_stands_around_it_does_not_matter(dress):
     assert read(dress(PAIRS)) == read(PAIRS)
+
+
+def wrapped(text, width):
+    """As a terminal of that width shows it, and as it is copied from there: without blanks at the ends."""
+    pieces = []
+    for line in text.expandtabs().splitlines():
+        pieces += [line[at : at + width].rstrip() for at in range(0, max(1, len(line)), width)]
+    return "\n".join(pieces)
+
+
+@pytest.mark.parametrize("width", [24, 37, 40, 49, 52, 55, 57, 58, 60])
+def test_lines_that_a_terminal_wrapped_are_put_together(width):
+    # 55 and 57 cut before and within the cores, which must not be taken for fewer of them.
+    assert read(wrapped(PAIRS, width)) == read(PAIRS)
+
+
+@pytest.mark.parametrize("width", [80, 90, 100, 120, 123, 160])
+def test_a_wrapped_matrix_of_an_a3_is_put_together(width):
+    kinds = [["X" if a == b else "SIO" if a // 2 == b // 2 else "HCCS_SW" for b in range(16)] for a in range(16)]
+    text = printed(range(16), kinds, label="Phy-ID")
+    assert read(wrapped(text, width)) == read(text)
+
+
+def test_what_follows_the_last_row_is_no_part_of_it():
+    for after in ("Legend:", "EOF", "$ ls", "[root@node-7 ~]#", "NIC0: mlx5_0", "(END)"):
+        assert read("\n".join([*PAIRS.splitlines()[:5], after])) == read(PAIRS)
+
+
+def test_one_device_without_cores_has_a_header_of_one_word():
+    assert read("           NPU0\nNPU0       X\n").kinds == (("X",),)
+
+
+@pytest.mark.parametrize("name", ["NPU999999999", "Phy-ID12345678"])
+def test_a_device_with_too_large_a_number_is_not_left_out(name):
+    assert f"{name} is no device" in refused(PAIRS.replace("NPU3", name))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NPU0 X HCCS " * 10**5,
+        "NPU0 X\n" * 10**5,
+        " ".join(f"NPU{at}" for at in range(10**5)) + "\nNPU0 X\n",
+        "NPU0 X 0-23" + ",0-8000" * 10**5,
+        "x" * (1 << 24) + "x",
+    ],
+    ids=["cells", "rows", "header", "cores", "letters"],
+)
+def test_far_too_much_is_refused_at_once(text):
+    assert "characters" in refused(text)
+
+
+def test_cores_listed_over_and_over_are_refused():
+    assert "more than 8192 cores" in refused(printed([0], [["X"]], ["0-8000" + ",0-8000" * 5000]))
 
 
 @pytest.mark.parametrize("kind", KINDS)
