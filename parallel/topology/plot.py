@@ -104,6 +104,11 @@ def render(
         from matplotlib.figure import Figure
     except ImportError:
         raise ConfigError("matplotlib is not installed; run pip install 'mindspeed-ms[plan]'") from None
+    if len(cluster.servers[0].devices) > _MOST_DEVICES:
+        raise ConfigError(
+            f"{cluster.name}: a server of {len(cluster.servers[0].devices)} devices cannot be drawn, expected at most "
+            f"{_MOST_DEVICES}; write a .dot instead"
+        )
     scene = scene_of(cluster, arrangement, dimension, _MOST_DEVICES)
     style: Any = {
         "svg.hashsalt": "mindspeed-ms",  # the same cluster gives the same file

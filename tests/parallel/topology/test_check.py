@@ -1,7 +1,9 @@
 """Findings about groups that cross slow links, the cores of each process, and pictures."""
 
+import itertools
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.parallel.topology.check import check, slowest_pair
 from mindspeed_ms.parallel.topology.cluster import Server
+from mindspeed_ms.parallel.topology.collectives import best
 from mindspeed_ms.parallel.topology.groups import Degrees, arrange
 from mindspeed_ms.parallel.topology.load import load_cluster
 from mindspeed_ms.parallel.topology.pinning import pin, ranges
@@ -42,6 +45,21 @@ def test_an_arranged_job_has_no_findings(preset, servers, tensor):
     cluster = load_cluster(preset, servers)
     degrees = Degrees(tensor=tensor, data=cluster.size // tensor // 2, pipeline=2)
     assert check(cluster, arrange(cluster, degrees).order, degrees) == []
+
+
+def test_an_order_that_costs_a_busier_dimension_mends_nothing():
+    words = ["X SYS SYS PHB", "SYS X PIX PIX", "SYS PIX X SYS", "PHB PIX SYS X"]
+    preset = load_cluster("910b")
+    cluster = replace(preset, servers=(Server("s", (0, 1, 2, 3), tuple(tuple(row.split()) for row in words)),))
+    degrees, slots = Degrees(data=2, pipeline=2), (3, 0, 1, 2)  # data over PHB and PIX, pipeline over SYS
+    for order in itertools.permutations(range(4)):
+        if mended := [item.mend for item in check(cluster, order, degrees) if item.mend]:
+            assert data_seconds(cluster, mended[0]) <= 1.05 * data_seconds(cluster, order)
+    assert not any(item.mend for item in check(cluster, slots, degrees))
+
+
+def data_seconds(cluster, order):
+    return sum(best("all_reduce", order[at : at + 2], 64 << 20, cluster).seconds for at in (0, 2))
 
 
 def test_data_groups_that_have_to_cross_servers_are_no_findings():
@@ -159,6 +177,14 @@ def test_a_picture_of_many_servers_shows_the_first_ones(tmp_path):
     text = (tmp_path / "p.svg").read_text()
     assert "the first 8 shown" in text and "server 7" in text and "server 8" not in text
     assert [path.name for path in tmp_path.iterdir()] == ["p.svg"]
+
+
+def test_a_server_of_too_many_devices_to_tell_apart_is_not_drawn():
+    kinds = tuple(tuple("X" if a == b else "HCCS" for b in range(65)) for a in range(65))
+    cluster = replace(load_cluster("910b"), servers=(Server("s", tuple(range(65)), kinds),))
+    with pytest.raises(ConfigError, match="65 devices cannot be drawn, expected at most 64"):
+        render(cluster)
+    assert dot(cluster).count("fillcolor") == 65
 
 
 def test_what_cannot_be_drawn_is_refused(tmp_path):
