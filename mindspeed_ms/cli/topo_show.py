@@ -52,9 +52,10 @@ def _links(cluster: "Cluster") -> list[dict[str, Any]]:
     from itertools import accumulate
 
     pairs: Counter[str] = Counter()
-    for server in cluster.servers:
-        for at, row in enumerate(server.kinds):
-            pairs.update(row[at + 1 :])
+    for numbers in _shapes(cluster):
+        for at, row in enumerate(cluster.servers[numbers[0]].kinds):
+            for kind in row[at + 1 :]:
+                pairs[kind] += len(numbers)
     firsts = list(accumulate((len(server.devices) for server in cluster.servers[:-1]), initial=0))
     outside = {cluster.kind(firsts[0], other) for other in firsts[1:]}
     outside |= {cluster.within_pod} if any(len(pod) > 1 for pod in cluster.pods) else set()
@@ -73,16 +74,25 @@ def _links(cluster: "Cluster") -> list[dict[str, Any]]:
     ]
 
 
+def _shapes(cluster: "Cluster") -> list[list[int]]:
+    """Numbers of the servers that have equal devices and links."""
+    same: dict[int, list[int]] = {}  # equal servers mostly are one object: to compare them takes long
+    for number, server in enumerate(cluster.servers):
+        same.setdefault(id(server), []).append(number)
+    shapes: dict[Any, list[int]] = {}
+    for numbers in same.values():
+        server = cluster.servers[numbers[0]]
+        shapes.setdefault((server.devices, server.kinds), []).extend(numbers)
+    return [sorted(numbers) for numbers in shapes.values()]
+
+
 def _rings(cluster: "Cluster") -> list[dict[str, Any]]:
     """The rings of each shape of server, with the servers that have it."""
     from mindspeed_ms.parallel.topology.pinning import ranges
     from mindspeed_ms.parallel.topology.rings import find_rings
 
-    shapes: dict[Any, list[int]] = {}
-    for number, server in enumerate(cluster.servers):
-        shapes.setdefault((server.devices, server.kinds), []).append(number)
     rows = []
-    for numbers in shapes.values():
+    for numbers in _shapes(cluster):
         server = cluster.servers[numbers[0]]
         for ring in find_rings(server, cluster.links):
             alone = len(ring.slots) == 1
@@ -140,6 +150,8 @@ def rings(
 
 def pin(spec: o.Spec, accelerator: o.Accelerator = None, like: o.Like = None, as_json: o.AsJson = False) -> None:
     """The CPU cores for the process of each device of the first server, and what to put before its command."""
+    import json
+
     from mindspeed_ms.cli.output import table
     from mindspeed_ms.parallel.topology.pinning import pin as pin_server
 
@@ -155,4 +167,7 @@ def pin(spec: o.Spec, accelerator: o.Accelerator = None, like: o.Like = None, as
         }
         for found in pins
     ]
-    table(rows, as_json)
+    if as_json:
+        print(json.dumps({"pins": rows}))
+    else:
+        table(rows, False)

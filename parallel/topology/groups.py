@@ -6,6 +6,7 @@ rank = ((stage · data + d) · context + c) · tensor + t; an expert group is `e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -59,11 +60,18 @@ def size_of(degrees: HasDegrees) -> int:
             raise ConfigError(f"{dimension} is {getattr(degrees, dimension)}; expected a number of at least 1")
     spread = degrees.data * degrees.context
     if spread % degrees.expert:
-        near = max(value for value in range(1, degrees.expert) if spread % value == 0)
+        near = _divisor_below(spread, degrees.expert)
         raise ConfigError(
             f"expert is {degrees.expert}, expected a divisor of data · context = {spread}, such as {near}"
         )
     return degrees.data * degrees.tensor * degrees.pipeline * degrees.context
+
+
+def _divisor_below(number: int, limit: int) -> int:
+    """The largest divisor of a number below a limit; of huge numbers one that both have in common."""
+    if number > 1 << 20:
+        return math.gcd(number, limit)
+    return max(value for value in range(1, min(number, limit - 1) + 1) if number % value == 0)
 
 
 def rank_groups(degrees: HasDegrees) -> Groups:

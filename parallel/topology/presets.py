@@ -69,7 +69,7 @@ class TopologyConfig(Config):
     """A cluster of equal servers."""
 
     name: str = "cluster"
-    accelerator: str | AcceleratorConfig  # a name of the table, or figures
+    accelerator: AcceleratorConfig | str  # a name of the table, or figures
     server: ServerConfig
     servers: Count = 1  # how many of them
     between: str = "ROCE"  # kind of link between servers
@@ -139,6 +139,8 @@ def _accelerator(given: str | AcceleratorConfig, where: str) -> Accelerator:
     if not found:
         raise ConfigError(f"{where}: accelerator.memory is {given.memory!r}; expected such as 64GB")
     memory = int(float(found[1]) * 1024 ** ("KMGT".index(found[2].upper()) + 1))
+    if not 1 << 20 <= memory <= 1 << 50:
+        raise ConfigError(f"{where}: accelerator.memory is {given.memory[:80]!r}; expected from 1MB to 1024TB")
     speed = table.parse_speed(given.memory_bandwidth, f"{where}: accelerator.memory_bandwidth")
     return Accelerator(given.name, memory, given.peak_flops, speed, given.source)
 

@@ -34,9 +34,12 @@ def find_rings(place: Server | Cluster, links: Mapping[str, Link] | None = None)
         return _of_server(place, _key(link_table() if links is None else links))
     key = _key(place.links)
     rings: list[Ring] = []
+    shapes: dict[int, tuple[Ring, ...]] = {}  # equal servers mostly are one object: to compare them takes long
     start = 0
     for server in place.servers:
-        for ring in _of_server(server, key):
+        if id(server) not in shapes:
+            shapes[id(server)] = _of_server(server, key)
+        for ring in shapes[id(server)]:
             rings.append(ring if start == 0 else replace(ring, slots=tuple(start + slot for slot in ring.slots)))
         start += len(server.devices)
     return tuple(rings)

@@ -117,5 +117,5 @@ def test_plot_writes_a_picture_or_dot_text(matrix, tmp_path):
 
 
 def test_pin_prints_what_to_put_before_a_command(matrix):
-    rows = [json.loads(line) for line in run("pin", matrix, "--json").splitlines()]
+    rows = json.loads(run("pin", matrix, "--json"))["pins"]
     assert [row["taskset"] for row in rows] == [f"taskset -c {r}" for r in ("0-11", "12-23", "24-35", "36-47")]

@@ -158,3 +158,10 @@ def test_a_thousand_devices_are_arranged_in_a_moment():
     started = time.process_time()
     assert arrange(cluster, Degrees(tensor=8, data=16, pipeline=8)).order == tuple(range(1024))
     assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize("expert", [10**12 + 39, 10**18 + 9])
+def test_huge_degrees_are_refused_at_once(expert):
+    for data in (1, 8, 10**16):
+        with pytest.raises(ConfigError, match=f"expert is {expert}, expected a divisor"):
+            rank_groups(Degrees(data=data, expert=expert))

@@ -116,6 +116,19 @@ def test_links_tell_a_950_an_a3_and_a_910a(tmp_path):
     assert load_cluster(write(tmp_path / "a.txt", text)).accelerator.name == "910A"
 
 
+def test_a_file_of_a_windows_shell_is_read(tmp_path):
+    path = tmp_path / "topo.txt"
+    path.write_bytes("NPU0 X SIO\nNPU1 SIO X\n".encode("utf-16"))
+    assert load_cluster(path).servers[0].kinds == (("X", "SIO"), ("SIO", "X"))
+
+
+@pytest.mark.parametrize("memory", ["0GB", "9999999999999GB", "64"])
+def test_a_device_has_memory_that_can_be(tmp_path, memory):
+    figures = f"{{name: a, memory: {memory}, peak_flops: 1e12, memory_bandwidth: 1TB/s}}"
+    path = write(tmp_path / "t.yaml", f"accelerator: {figures}\nserver: {{devices: 2, otherwise: HCCS}}\n")
+    assert "accelerator" in refused(path) and memory in refused(path)
+
+
 def test_a_yaml_says_what_joins_which_devices(tmp_path):
     cluster = load_cluster(write(tmp_path / "c.yaml", YAML))
     assert cluster.servers[0].devices == (4, 5, 6)
