@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mindspeed_ms.parallel.plan import compute, parameters
 from mindspeed_ms.parallel.plan.compute import PieceTime, Split
 from mindspeed_ms.parallel.plan.efficiency import Efficiency
 from mindspeed_ms.parallel.plan.model import ModelShape
+from mindspeed_ms.parallel.plan.parameters import Count
 from mindspeed_ms.parallel.plan.rank_groups import Order, clashes, group_shapes, slowest
 from mindspeed_ms.parallel.plan.settings import Job, Settings
 from mindspeed_ms.parallel.topology.cluster import Cluster
@@ -150,59 +152,103 @@ class Chunk:
         self.back += time.backward + tensor
 
 
-def chunks_of(
-    shape: ModelShape,
-    settings: Settings,
-    cluster: Cluster,
-    job: Job,
-    rate: Efficiency,
-    order: Order,
-    held: tuple[tuple[int, int], ...],
-) -> list[Chunk]:
-    """Every chunk in the order of the computation; `held`: its first layer and the one after its last."""
-    repeated = _repeated(settings, tuple(stop - first for first, stop in held))
-    layer: dict[bool, _Layer] = {}
-    known: dict[tuple, Chunk] = {}
-    chunks = []
-    for index, ((first, stop), again) in enumerate(zip(held, repeated, strict=True)):
-        counts = parameters.layer_kinds(shape, first, stop)
+class Pieces:
+    """Layers, embedding and head with given degrees, micro-batch and sequence parallelism, and chunks made of them.
+
+    Everything that does not depend on how layers are split, scheduled and computed again is worked out once.
+    """
+
+    def __init__(
+        self, shape: ModelShape, settings: Settings, cluster: Cluster, job: Job, rate: Efficiency, order: Order
+    ) -> None:
+        self.shape, self.cluster, self.job, self.rate, self.order = shape, cluster, job, rate, order
+        self._settings = settings
+        held = parameters.layer_kinds(shape, 0, shape.layers)
+        self._held = [moe for moe in (False, True) if held[moe]]
+        self._layers: dict[bool, _Layer] = {}
+        self._chunks: dict[tuple, Chunk] = {}
+        self._counts: dict[tuple, Count] = {}
+        split = Split(settings.tensor, settings.context, settings.expert, settings.sequence_parallel)
+        args = (shape, job.seq, settings.micro_batch, split, cluster.accelerator, rate)
+        groups = group_shapes(cluster, settings, "tensor", order)
+        tokens = settings.micro_batch * job.seq / settings.context
+        once = slowest("all_reduce", groups, tokens * shape.hidden * job.activation_bytes)
+        self._ends = (compute.embedding_time(*args), compute.head_time(*args)), once / 2
+        self.transfer = _transfer(shape, settings, cluster, job, order)
+
+    def chunks(self, settings: Settings, kinds: Sequence[tuple[int, int]]) -> list[Chunk]:
+        """Every chunk in the order of the computation; `kinds`: its plain layers and those with experts."""
+        repeated = _repeated(settings, kinds)
+        last, recompute = len(kinds) - 1, settings.recompute
+        found = []
+        for index, (counts, again) in enumerate(zip(kinds, repeated, strict=True)):
+            # Chunks in the middle are alike; the first and the last one get the embedding and the head.
+            key = (counts, again, recompute, index == 0, index == last)
+            chunk = self._chunks.get(key)
+            if chunk is None:
+                chunk = self._chunks[key] = self._chunk(*key)
+            found.append(chunk)
+        return found
+
+    def count(self, kinds: tuple[int, int], first: bool, last: bool) -> Count:
+        """The numbers that a rank of a stage with so many layers of each kind holds."""
+        key = (kinds, first, last)
+        if key not in self._counts:
+            self._counts[key] = parameters.count_of(self.shape, self._settings, kinds, first, last)
+        return self._counts[key]
+
+    def never_slower(self, other: Pieces) -> bool:
+        """Whether each piece takes as long as another's at most, so that no step made of these is longer."""
+        if self.transfer > other.transfer or self._ends[1] > other._ends[1]:
+            return False
+        pairs = list(zip(self._ends[0], other._ends[0], strict=True))
+        pairs += [(self._layer(moe).time, other._layer(moe).time) for moe in self._held]
+        if any(a.forward > b.forward or a.backward > b.backward or a.cheap > b.cheap for a, b in pairs):
+            return False
+        names = ("tensor", "context", "context_back", "expert")
+        return all(
+            getattr(self._layer(moe), name) <= getattr(other._layer(moe), name) for moe in self._held for name in names
+        )
+
+    def _layer(self, moe: bool) -> _Layer:
+        if moe not in self._layers:
+            self._layers[moe] = _layer(self.shape, self._settings, self.cluster, self.job, moe, self.rate, self.order)
+        return self._layers[moe]
+
+    def _chunk(self, counts: tuple[int, int], again: float, recompute: str, first: bool, last: bool) -> Chunk:
+        """So many plain layers and layers with experts, of which `again` are computed a second time."""
+        chunk = Chunk()
         for moe, number in zip((False, True), counts, strict=True):
-            if number and moe not in layer:
-                layer[moe] = _layer(shape, settings, cluster, job, moe, rate, order)
-        # Chunks in the middle are alike; the first and the last one get the embedding and the head.
-        key = (counts, again, index == 0, index == len(held) - 1)
-        if key not in known:
-            known[key] = _chunk(settings, layer, counts, again)
-        chunks.append(known[key])
-    split = Split(settings.tensor, settings.context, settings.expert, settings.sequence_parallel)
-    args = (shape, job.seq, settings.micro_batch, split, cluster.accelerator, rate)
-    groups = group_shapes(cluster, settings, "tensor", order)
-    tokens = settings.micro_batch * job.seq / settings.context
-    once = slowest("all_reduce", groups, tokens * shape.hidden * job.activation_bytes)
-    chunks[0].add_piece(compute.embedding_time(*args), once / 2)
-    chunks[-1].add_piece(compute.head_time(*args), once / 2)
-    return chunks
+            if not number:
+                continue
+            if recompute == "full":
+                part = number * again / sum(counts)
+                chunk.add(self._layer(moe), part, "full")
+                chunk.add(self._layer(moe), number - part, "none")
+            else:
+                chunk.add(self._layer(moe), number, recompute)
+        ends, tensor = self._ends
+        for here, piece in zip((first, last), ends, strict=True):
+            if here:
+                chunk.add_piece(piece, tensor)
+        return chunk
 
 
-def _chunk(settings: Settings, layer: dict[bool, _Layer], counts: tuple[int, int], again: float) -> Chunk:
-    """So many plain layers and layers with experts, of which `again` are computed a second time."""
-    chunk = Chunk()
-    for moe, number in zip((False, True), counts, strict=True):
-        if not number:
-            continue
-        if settings.recompute == "full":
-            part = number * again / sum(counts)
-            chunk.add(layer[moe], part, "full")
-            chunk.add(layer[moe], number - part, "none")
-        else:
-            chunk.add(layer[moe], number, settings.recompute)
-    return chunk
+def _transfer(shape: ModelShape, settings: Settings, cluster: Cluster, job: Job, order: Order) -> float:
+    """Seconds from the end of a stage's work to the begin of the next one's."""
+    if settings.pipeline == 1:
+        return 0.0
+    nbytes = settings.micro_batch * job.seq / settings.context * shape.hidden * job.activation_bytes
+    if settings.sequence_parallel:
+        nbytes /= settings.tensor
+    return slowest("send", group_shapes(cluster, settings, "pipeline", order), nbytes)
 
 
-def _repeated(settings: Settings, layers: tuple[int, ...]) -> list[float]:
+def _repeated(settings: Settings, kinds: Sequence[tuple[int, int]]) -> list[float]:
     """How many layers of each chunk are computed again."""
     if settings.recompute != "full":
-        return [0.0] * len(layers)
+        return [0.0] * len(kinds)
+    layers = [plain + experts for plain, experts in kinds]
     if settings.recompute_layers is None:
         return [float(count) for count in layers]
     stages = settings.pipeline

@@ -7,7 +7,7 @@ the next layer and the gradients of the one before, one after the other. The slo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mindspeed_ms.parallel.plan import overlap
@@ -39,24 +39,26 @@ def data_of_stages(
     settings: Settings,
     cluster: Cluster,
     job: Job,
-    weights: list[Count],
-    chunks: list[Chunk],
-    held: tuple[tuple[int, int], ...],
+    weights: Sequence[Count],
+    chunks: Sequence[Chunk],
+    layers: Sequence[int],
     order: Order,
 ) -> list[DataCost]:
-    """Stages in the middle are alike: what differs is worked out once."""
+    """weights, layers: of each stage. Stages in the middle are alike: what differs is worked out once."""
     stages = settings.pipeline
+    if settings.data * settings.context == 1:
+        return [DataCost()] * stages
     known: dict[tuple, DataCost] = {}
     found = []
     for stage in range(stages):
         own = chunks[stage::stages]
-        layers = sum(stop - first for first, stop in held[stage::stages])
-        ahead = tuple(sum(part) for part in zip(*(chunk.load for chunk in own), strict=True))
-        back = tuple(sum(part) for part in zip(*(chunk.load_back for chunk in own), strict=True))
-        key = (weights[stage], ahead, back, layers)
-        if key not in known:
-            known[key] = _data(settings, cluster, job, weights[stage], ahead, back, layers, order)
-        found.append(known[key])
+        key = (weights[stage], layers[stage], *map(id, own))
+        cost = known.get(key)
+        if cost is None:
+            ahead = tuple(sum(part) for part in zip(*(chunk.load for chunk in own), strict=True))
+            back = tuple(sum(part) for part in zip(*(chunk.load_back for chunk in own), strict=True))
+            cost = known[key] = _data(settings, cluster, job, weights[stage], ahead, back, layers[stage], order)
+        found.append(cost)
     return found
 
 

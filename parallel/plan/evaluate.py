@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 
 from mindspeed_ms.parallel.plan import memory, rules
-from mindspeed_ms.parallel.plan.candidates import even
+from mindspeed_ms.parallel.plan.chunk_cost import Pieces
 from mindspeed_ms.parallel.plan.efficiency import Efficiency, efficiency_of
-from mindspeed_ms.parallel.plan.memory import Memory
+from mindspeed_ms.parallel.plan.floor import Floor
+from mindspeed_ms.parallel.plan.memory import Memory, StageMemory
 from mindspeed_ms.parallel.plan.model import ModelShape
 from mindspeed_ms.parallel.plan.settings import Job, Settings
-from mindspeed_ms.parallel.plan.step_time import StepTime, chunk_seconds, step_time
+from mindspeed_ms.parallel.plan.step_time import StepTime, Work, chunk_seconds, played, work_of
 from mindspeed_ms.parallel.topology.cluster import Cluster
 from mindspeed_ms.parallel.topology.groups import Arrangement, arrange
+
+_KEPT = 4096  # stages whose memory is kept ready
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,15 @@ class Evaluator:
         return {}
 
     @cached_property
-    def _works(self) -> dict[tuple[tuple[int, ...], int, bool], float]:
+    def _pieces(self) -> dict[tuple[int, ...], Pieces]:
+        return {}
+
+    @cached_property
+    def _floors(self) -> dict[tuple[int, ...], Floor]:
+        return {}
+
+    @cached_property
+    def _stages(self) -> dict[tuple[object, ...], StageMemory]:
         return {}
 
     @property
@@ -50,7 +62,14 @@ class Evaluator:
 
     def stage_bytes(self, settings: Settings, stage: int) -> int:
         """Bytes on one device of a stage."""
-        return memory.stage_memory(self.shape, settings, self.job, stage).total
+        one = settings
+        key = (*_degrees(one), one.micro_batches, one.schedule, one.virtual, one.layers, stage)
+        found = self._stages.get(key)
+        if found is None:
+            if len(self._stages) >= _KEPT:  # what is asked next is of the same group: older ones are of no use
+                self._stages.clear()
+            found = self._stages[key] = StageMemory(self.shape, settings, self.job, stage)
+        return found.total(settings)
 
     def memory(self, settings: Settings) -> tuple[Memory, ...]:
         """Bytes of each stage, by what they are for."""
@@ -92,37 +111,43 @@ class Evaluator:
                 return False
         return settings.expert == 1 or size % settings.expert == 0 or settings.expert % size == 0
 
+    def pieces(self, settings: Settings) -> Pieces:
+        """What layers cost with these degrees and this micro-batch."""
+        key = _degrees(settings)
+        found = self._pieces.get(key)
+        if found is None:
+            rate = self.rate or efficiency_of(self.cluster.accelerator.name)
+            order = self.order(settings)
+            found = self._pieces[key] = Pieces(self.shape, settings, self.cluster, self.job, rate, order)
+        return found
+
     def time(self, settings: Settings) -> StepTime:
         """Seconds of a step and its parts."""
-        order = self.order(settings)
-        return step_time(self.shape, settings, self.cluster, self.job, order=order, rate=self.rate)
+        pieces = self.pieces(settings)
+        return played(settings, pieces, work_of(settings, pieces))
+
+    def work(self, settings: Settings) -> Work:
+        """What each chunk and stage has to do."""
+        return work_of(settings, self.pieces(settings))
 
     def chunks(self, settings: Settings) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Seconds forward and backward of each chunk for one micro-batch."""
-        order = self.order(settings)
-        return chunk_seconds(self.shape, settings, self.cluster, self.job, order=order, rate=self.rate)
+        return chunk_seconds(settings, self.pieces(settings))
 
     def bound(self, settings: Settings) -> float:
-        """Seconds that no step is shorter than: what `time` gives is never less, and takes far longer to find."""
-        return bound(settings, *self.chunks(settings))
+        """Seconds that no step is shorter than: what `time` gives is never less, and takes longer to find."""
+        return self.work(settings).bound(settings)
 
-    def coarse(self, settings: Settings) -> float:
-        """As `bound`, of every way to split the layers: with the work spread as well as it can be."""
-        stages, count = settings.pipeline, settings.micro_batches
-        whole = self._work(settings)
-        if settings.schedule in ("1f1b", "gpipe"):
-            # The longest stage is shortest where each is shorter than the one before by a share 1 / micro-batches.
-            return whole / (1 - (1 - 1 / count) ** stages)
-        return whole * count / stages
+    def coarse(self, settings: Settings, zeros: Sequence[int] = (0, 1, 2, 3)) -> float:
+        """As `bound`, of every way to split the layers and each of these ZeRO stages, as far as it may fit.
 
-    def _work(self, settings: Settings) -> float:
-        """Seconds of one micro-batch on all stages together."""
-        degrees = (settings.data, settings.tensor, settings.pipeline, settings.context, settings.expert)
-        key = (degrees, settings.micro_batch, settings.sequence_parallel)
-        if key not in self._works:
-            probe = replace(settings, schedule="1f1b", virtual=1, layers=even(self.shape.layers, settings.pipeline))
-            self._works[key] = sum(map(sum, self.chunks(probe)))
-        return self._works[key]
+        Infinite where none of them can.
+        """
+        key = _degrees(settings)
+        floor = self._floors.get(key)
+        if floor is None:
+            floor = self._floors[key] = Floor(self.shape, settings, self.job, self.pieces(settings))
+        return min((floor.seconds(settings, zero) for zero in zeros if floor.bytes(zero) <= self.limit), default=inf)
 
     def varied(
         self, *, cluster: Cluster | None = None, memory_limit: int | None = None, efficiency: float = 1.0
@@ -134,17 +159,6 @@ class Evaluator:
         return Evaluator(self.shape, cluster or self.cluster, self.job, limit, rate)
 
 
-def bound(settings: Settings, forward: Sequence[float], backward: Sequence[float]) -> float:
-    """Seconds that the pipeline takes at least, by the work of each stage and of those before it.
-
-    A stage begins when the first micro-batch has come through all stages before it, works on every micro-batch, and
-    the last one then goes back through them. A zero-bubble schedule may leave weight gradients for that time.
-    """
-    stages, count = settings.pipeline, settings.micro_batches
-    zero_bubble = settings.schedule == "zero_bubble"
-    longest = before = 0.0
-    for stage in range(stages):
-        work = sum(forward[stage::stages]) + sum(backward[stage::stages])
-        longest = max(longest, before + count * work)
-        before += forward[stage] + (0.0 if zero_bubble else backward[stage])
-    return longest
+def _degrees(one: Settings) -> tuple[int, ...]:
+    """All that the cost of a layer depends on."""
+    return one.data, one.tensor, one.pipeline, one.context, one.expert, one.micro_batch, one.sequence_parallel

@@ -119,6 +119,8 @@ def fitted(base: Settings, evaluator: Evaluator, limits: Limits, worth: Worth = 
         if limits.recompute is not None:
             yield from _with(settings, limits.recompute, evaluator, worth)
             continue
+        if not worth(settings):  # what repeats takes longer
+            continue
         if evaluator.fits(settings):
             yield settings
             if not few:

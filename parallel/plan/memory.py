@@ -65,13 +65,99 @@ def stages(shape: ModelShape, settings: Settings, job: Job) -> tuple[Memory, ...
 
 def stage_memory(shape: ModelShape, settings: Settings, job: Job, stage: int) -> Memory:
     """The memory of one rank of a pipeline stage, numbered from 0. The settings must have passed `rules.validate`."""
-    state = _state(shape, settings, job, stage)
-    kept, working, logits = _activations(shape, settings, job, stage)
-    working += _whole(shape, settings, job, stage)
-    # The loss and the first backward layer do not need their room at the same time.
-    logits, working = (logits, 0) if logits >= working else (0, working)
-    pool = sum(state) + kept + logits + working
-    return Memory(*state, kept, logits, working, buffers(settings, job), int(pool * MARGIN))
+    return StageMemory(shape, settings, job, stage).memory(settings)
+
+
+class StageMemory:
+    """One rank of a stage, whatever its ZeRO stage and recomputation are: the parts of which those choose."""
+
+    def __init__(self, shape: ModelShape, settings: Settings, job: Job, stage: int) -> None:
+        self._job, self._stage = job, stage
+        self._chunks = settings.stage_chunks(shape.layers, stage)
+        self._sizes = [stop - first for first, stop in self._chunks]
+        self._kinds = [parameters.layer_kinds(shape, first, stop) for first, stop in self._chunks]
+        self._shape = shape
+        self._alive = in_flight(settings, stage)
+        plain, experts = (sum(part) for part in zip(*self._kinds, strict=True))
+        last = settings.pipeline - 1
+        self._count = parameters.count_of(shape, settings, (plain, experts), stage == 0, stage == last)
+        self._shards = settings.data * settings.context
+        self._expert_shards = max(1, self._shards // settings.expert)
+        tokens = settings.micro_batch * job.seq // settings.context
+        split = (settings.tensor, settings.sequence_parallel)
+        held = [(False, plain), (True, experts)]
+        self._layer = {
+            kind: activations.layer_bytes(shape, kind, job, tokens, *split) for kind, number in held if number
+        }
+        self._one = max(
+            (parameters.count_of(shape, settings, (not kind, kind), False, False).total for kind in self._layer),
+            default=0,
+        )
+        self._two = min(2, plain + experts)
+        self._ends = self._logits = 0
+        if stage == 0:
+            self._ends += self._alive[0] * activations.embedding_bytes(shape, job, tokens, *split)
+        if stage == last:
+            self._ends += self._alive[-1] * activations.head_bytes(shape, job, tokens, *split)
+            self._logits = activations.logits_bytes(shape, job, tokens, settings.tensor)
+        self._buffers = buffers(settings, job)
+        self._known: dict[tuple[str, int | None], tuple[int, int]] = {}
+
+    def memory(self, settings: Settings) -> Memory:
+        """Bytes by what they are for, with the ZeRO stage and the recomputation of settings that are else alike."""
+        state = self._state(settings.zero)
+        kept, working = self._activations(settings)
+        logits, working = self._most(settings.zero, working)
+        pool = sum(state) + kept + logits + working
+        return Memory(*state, kept, logits, working, self._buffers, int(pool * MARGIN))
+
+    def total(self, settings: Settings) -> int:
+        """The sum of `memory`."""
+        kept, working = self._activations(settings)
+        pool = sum(self._state(settings.zero)) + kept + sum(self._most(settings.zero, working))
+        return pool + self._buffers + int(pool * MARGIN)
+
+    def _state(self, zero: int) -> tuple[int, int, int]:
+        """Bytes of weights, gradients and optimizer: ZeRO spreads the last, the last two or all over data."""
+        job, count = self._job, self._count
+        whole = count.total
+        share = -(-count.dense // self._shards) + -(-count.expert // self._expert_shards)
+        return (
+            job.weight_bytes * (share if zero >= 3 else whole),
+            job.gradient_bytes * (share if zero >= 2 else whole),
+            (job.master_bytes + job.moment_bytes) * (share if zero >= 1 else whole),
+        )
+
+    def _most(self, zero: int, working: int) -> tuple[int, int]:
+        """Bytes of the loss or of the layer at work: they do not need their room at the same time.
+
+        ZeRO has whole two layers of what it spreads, that at work and the one that is sent meanwhile: ZeRO 2 their
+        gradients, ZeRO 3 their weights too.
+        """
+        width = {2: self._job.gradient_bytes, 3: self._job.gradient_bytes + self._job.weight_bytes}.get(zero, 0)
+        working += self._two * width * self._one
+        return (self._logits, 0) if self._logits >= working else (0, working)
+
+    def _activations(self, settings: Settings) -> tuple[int, int]:
+        """Bytes kept for backward, and those of the layer at work."""
+        counts = settings.recompute_layers
+        key = (settings.recompute, None if counts is None else counts[self._stage])
+        if key not in self._known:
+            self._known[key] = self._count_activations(*key)
+        return self._known[key]
+
+    def _count_activations(self, recompute: str, again: int | None) -> tuple[int, int]:
+        kept, working = self._ends, 0
+        repeated = _recomputed(recompute, again, self._sizes)
+        for (first, _), kinds, part, flights in zip(self._chunks, self._kinds, repeated, self._alive, strict=True):
+            early = parameters.layer_kinds(self._shape, first, first + part) if part else (0, 0)
+            for experts in (False, True):
+                for number, choice in ((early[experts], recompute), (kinds[experts] - early[experts], "none")):
+                    if number:
+                        layer = self._layer[experts]
+                        kept += flights * number * layer.kept(choice)
+                        working = max(working, layer.working + layer.none - layer.kept(choice))
+        return kept, working
 
 
 def buffers(settings: Settings, job: Job) -> int:
@@ -81,77 +167,18 @@ def buffers(settings: Settings, job: Job) -> int:
     return 2 * job.buffer_bytes * groups if settings.devices > 1 else 0
 
 
-def _state(shape: ModelShape, settings: Settings, job: Job, stage: int) -> tuple[int, int, int]:
-    """Bytes of weights, gradients and optimizer: ZeRO spreads the last, the last two or all over the data dimension."""
-    count = parameters.stage_count(shape, settings, stage)
-    shards = settings.data * settings.context
-    expert_shards = max(1, shards // settings.expert)
-
-    def spread(width: int, level: int) -> int:
-        if settings.zero < level:
-            return width * count.total
-        return width * (-(-count.dense // shards) + -(-count.expert // expert_shards))
-
-    return spread(job.weight_bytes, 3), spread(job.gradient_bytes, 2), spread(job.master_bytes + job.moment_bytes, 1)
-
-
-def _activations(shape: ModelShape, settings: Settings, job: Job, stage: int) -> tuple[int, int, int]:
-    """Bytes kept for backward, those of the layer at work, and those of the loss."""
-    tokens = settings.micro_batch * job.seq // settings.context
-    split = (settings.tensor, settings.sequence_parallel)
-    chunks = settings.stage_chunks(shape.layers, stage)
-    recomputed = _recomputed(settings, stage, chunks)
-    alive = in_flight(settings, stage)
-    kept = working = 0
-    for (first, stop), again, flights in zip(chunks, recomputed, alive, strict=True):
-        for (low, high), choice in (((first, first + again), settings.recompute), ((first + again, stop), "none")):
-            kinds = parameters.layer_kinds(shape, low, high) if high > low else (0, 0)
-            for number, experts in zip(kinds, (False, True), strict=True):
-                if number:
-                    layer = activations.layer_bytes(shape, experts, job, tokens, *split)
-                    kept += flights * number * layer.kept(choice)
-                    working = max(working, layer.working + layer.none - layer.kept(choice))
-    logits = 0
-    if stage == 0:
-        kept += alive[0] * activations.embedding_bytes(shape, job, tokens, *split)
-    if stage == settings.pipeline - 1:
-        kept += alive[-1] * activations.head_bytes(shape, job, tokens, *split)
-        logits = activations.logits_bytes(shape, job, tokens, settings.tensor)
-    return kept, working, logits
-
-
-def _recomputed(settings: Settings, stage: int, chunks: tuple[tuple[int, int], ...]) -> list[int]:
+def _recomputed(recompute: str, again: int | None, sizes: list[int]) -> list[int]:
     """How many layers of each chunk of a stage are computed again, the first of each; spread evenly over chunks."""
-    sizes = [stop - first for first, stop in chunks]
-    if settings.recompute == "none":
+    if recompute == "none":
         return [0] * len(sizes)
-    if settings.recompute_layers is None:
+    if again is None:
         return sizes
-    left = settings.recompute_layers[stage]
     result = []
     for index, size in enumerate(sizes):
-        share = min(size, -(-left // (len(sizes) - index)))
+        share = min(size, -(-again // (len(sizes) - index)))
         result.append(share)
-        left -= share
+        again -= share
     return result
-
-
-def _whole(shape: ModelShape, settings: Settings, job: Job, stage: int) -> int:
-    """What ZeRO has whole of what it spreads: two layers, that at work and the one that is sent meanwhile.
-
-    ZeRO 2 their gradients, ZeRO 3 their weights too.
-    """
-    if settings.zero < 2:
-        return 0
-    chunks = settings.stage_chunks(shape.layers, stage)
-    kinds = [sum(part) for part in zip(*(parameters.layer_kinds(shape, *chunk) for chunk in chunks), strict=True)]
-    counts = (
-        parameters.on_rank(parameters.layer_pieces(shape, experts), settings).total
-        for experts, number in zip((False, True), kinds, strict=True)
-        if number
-    )
-    width = job.gradient_bytes + (job.weight_bytes if settings.zero == 3 else 0)
-    return min(2, sum(kinds)) * width * max(counts, default=0)
 
 
 @lru_cache(maxsize=16384)

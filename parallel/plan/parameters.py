@@ -104,17 +104,23 @@ def stage_count(shape: ModelShape, settings: Settings, stage: int) -> Count:
 
     A tied model whose head is on another stage than its embedding has the matrix on both.
     """
+    kinds = [layer_kinds(shape, first, stop) for first, stop in settings.stage_chunks(shape.layers, stage)]
+    plain, experts = (sum(part) for part in zip(*kinds, strict=True))
+    return count_of(shape, settings, (plain, experts), stage == 0, stage == settings.pipeline - 1)
+
+
+def count_of(shape: ModelShape, settings: Settings, kinds: tuple[int, int], first: bool, last: bool) -> Count:
+    """As `stage_count`, of a stage with so many plain layers and so many with experts."""
     dense = expert = 0
-    for first, stop in settings.stage_chunks(shape.layers, stage):
-        for number, experts in zip(layer_kinds(shape, first, stop), (False, True), strict=True):
-            if number:
-                count = _layer_on_rank(shape, experts, settings.tensor, settings.expert)
-                dense += number * count.dense
-                expert += number * count.expert
+    for number, experts in zip(kinds, (False, True), strict=True):
+        if number:
+            count = _layer_on_rank(shape, experts, settings.tensor, settings.expert)
+            dense += number * count.dense
+            expert += number * count.expert
     ends: tuple[Piece, ...] = ()
-    if stage == 0:
+    if first:
         ends += embedding_pieces(shape)
-    if stage == settings.pipeline - 1:
+    if last:
         ends += head_pieces(shape)
         if shape.tied and settings.pipeline > 1:
             ends += embedding_pieces(shape)[:1]

@@ -219,6 +219,10 @@ def span(
     short = micro_batches - periods * stages
     one = play(schedule, stages, short, forward, backward, transfer, weight)
     two = play(schedule, stages, short + stages, forward, backward, transfer, weight)
+    work = [stages * (sum(forward[stage::stages]) + sum(backward[stage::stages])) for stage in range(stages)]
+    if any(b - a < least * (1 - 1e-9) for a, b, least in zip(one.ends, two.ends, work, strict=True)):
+        # In the end no period is shorter than the work of any stage: they have not come to that yet.
+        return play(schedule, stages, micro_batches, forward, backward, transfer, weight)
     ends = tuple(a + periods * (b - a) for a, b in zip(one.ends, two.ends, strict=True))
     return Run(max(ends), ends)
 

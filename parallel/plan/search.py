@@ -17,6 +17,7 @@ from mindspeed_ms.parallel.plan.evaluate import Evaluator
 from mindspeed_ms.parallel.plan.fit import fitted, moves, smallest, splits
 from mindspeed_ms.parallel.plan.model import ModelShape
 from mindspeed_ms.parallel.plan.settings import Job, Settings
+from mindspeed_ms.parallel.plan.step_time import seconds_of
 from mindspeed_ms.parallel.topology.cluster import Cluster
 
 Degrees = tuple[int, int, int, int, int]
@@ -85,45 +86,72 @@ def search(
 
 
 def _best_first(bases: list[Settings], evaluator: Evaluator, limits: Limits, ranking: Ranking, best: _Best) -> None:
-    """Look at what may be the fastest first: bases by a coarse bound, then each of their splits by a finer one."""
+    """Look at what may be the fastest first: bases by a coarse bound, then each split and ZeRO stage by a finer one."""
     ranking.groups = len(bases)
     heap = [(coarse, at, base, False) for at, (coarse, base) in enumerate(_coarse(bases, evaluator, limits))]
     heapq.heapify(heap)
     count = len(heap)
     while heap:
         bound, _, settings, is_split = heapq.heappop(heap)
-        if bound >= best.worst(settings):
+        if bound == float("inf"):
+            ranking.too_large += 1
+        elif bound >= best.worst(settings):
             ranking.pruned += 1
         elif is_split:
             _try(settings, evaluator, limits, ranking, best)
         else:
-            for split in splits(settings, evaluator, limits):
-                count += 1
-                heapq.heappush(heap, (max(bound, evaluator.bound(split)), count, split, True))
+            for finer, split in _splits(settings, evaluator, limits):
+                if finer < best.worst(settings):
+                    count += 1
+                    heapq.heappush(heap, (max(bound, finer), count, split, True))
+                else:
+                    ranking.pruned += 1
+
+
+def _splits(base: Settings, evaluator: Evaluator, limits: Limits) -> Iterator[tuple[float, Settings]]:
+    levels = [zero for zero in candidates.zeros(base, limits) if evaluator.coarse(base, (zero,)) < float("inf")]
+    for split in splits(base, evaluator, limits):
+        for zero in levels:
+            settings = replace(split, zero=zero)
+            yield evaluator.bound(settings), settings
 
 
 def _coarse(bases: list[Settings], evaluator: Evaluator, limits: Limits) -> Iterator[tuple[float, Settings]]:
     for base in bases:
-        for sequence in candidates.sequence_parallels(base, limits):
-            if not sequence or evaluator.job.seq % (base.context * base.tensor) == 0:
-                settings = replace(base, sequence_parallel=sequence)
-                yield evaluator.coarse(settings), settings
+        levels = candidates.zeros(base, limits)
+        for settings in _sequences(base, evaluator, limits):
+            yield evaluator.coarse(settings, levels), settings
 
 
-def _try(group: Settings, evaluator: Evaluator, limits: Limits, ranking: Ranking, best: _Best) -> None:
-    """Time everything of one split that fits and whose bound is not above what was found."""
-    found = False
+def _sequences(base: Settings, evaluator: Evaluator, limits: Limits) -> Iterator[Settings]:
+    """With and without sequence parallelism, where that may be of use: it never takes more memory."""
+    for sequence in candidates.sequence_parallels(base, limits):
+        if sequence and evaluator.job.seq % (base.context * base.tensor):
+            continue
+        settings = replace(base, sequence_parallel=sequence)
+        yield settings
+        if sequence and evaluator.pieces(settings).never_slower(evaluator.pieces(base)):
+            return
+
+
+def _try(split: Settings, evaluator: Evaluator, limits: Limits, ranking: Ranking, best: _Best) -> None:
+    """Time everything of one split and ZeRO stage that fits and whose bound is not above what was found."""
+    fits = False
+    worst = best.worst(split)
 
     def worth(settings: Settings) -> bool:
-        nonlocal found
-        found = True
-        return evaluator.bound(settings) < best.worst(group)
+        return evaluator.bound(settings) < worst
 
-    for settings in fitted(group, evaluator, limits, worth):
-        if worth(settings):
+    for settings in fitted(split, evaluator, replace(limits, zero=split.zero), worth):
+        fits = True
+        work = evaluator.work(settings)
+        if work.bound(settings) < worst:
             ranking.evaluated += 1
-            best.offer(timed(settings, evaluator))
-    ranking.too_large += not found
+            seconds = seconds_of(settings, work)
+            if seconds <= worst * (1 + 1e-8):  # the order of equal ones is by other things
+                best.offer(Candidate(settings, seconds, _peak(settings, evaluator)))
+                worst = best.worst(split)
+    ranking.too_large += not fits
 
 
 def _moved(one: Candidate, evaluator: Evaluator, limits: Limits, ranking: Ranking) -> Candidate:
@@ -141,7 +169,7 @@ def _moved(one: Candidate, evaluator: Evaluator, limits: Limits, ranking: Rankin
 def _better(one: Candidate, evaluator: Evaluator, limits: Limits, ranking: Ranking) -> Iterator[Candidate]:
     alike = replace(limits, zero=one.settings.zero)
     for split in moves(one.settings, evaluator):
-        if evaluator.bound(split) < one.seconds:
+        if evaluator.bound(split) < one.seconds:  # it has the ZeRO stage of what it is made of
             for settings in fitted(split, evaluator, alike):
                 if evaluator.bound(settings) < one.seconds:
                     ranking.evaluated += 1
@@ -152,8 +180,11 @@ def _better(one: Candidate, evaluator: Evaluator, limits: Limits, ranking: Ranki
 
 def timed(settings: Settings, evaluator: Evaluator) -> Candidate:
     """Settings with their seconds and bytes; whether they fit is not looked at."""
-    peak = max(evaluator.stage_bytes(settings, stage) for stage in range(settings.pipeline))
-    return Candidate(settings, evaluator.time(settings).total, peak)
+    return Candidate(settings, seconds_of(settings, evaluator.work(settings)), _peak(settings, evaluator))
+
+
+def _peak(settings: Settings, evaluator: Evaluator) -> int:
+    return max(evaluator.stage_bytes(settings, stage) for stage in range(settings.pipeline))
 
 
 class _Best:
@@ -192,9 +223,13 @@ def _bases(devices: int, limits: Limits, evaluator: Evaluator, ranking: Ranking)
         if problem:
             ranking.refused[problem] += 1
             continue
+        known: dict[tuple[str, int], str] = {}  # the other rules do not ask for the size of a micro-batch
         for sized in candidates.micro_batches(split, job, limits):
             for base in candidates.schedules(shape, sized, limits):
-                problem = _problem(base, devices, limits, evaluator)
+                key = (base.schedule, base.virtual)
+                if key not in known:
+                    known[key] = _problem(base, devices, limits, evaluator)
+                problem = known[key]
                 if problem:
                     ranking.refused[problem] += 1
                 else:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from mindspeed_ms.parallel.plan import compute, parameters, pipeline_schedule
-from mindspeed_ms.parallel.plan.chunk_cost import chunks_of
-from mindspeed_ms.parallel.plan.data_cost import data_of_stages
+from mindspeed_ms.parallel.plan.chunk_cost import Chunk, Pieces
+from mindspeed_ms.parallel.plan.data_cost import DataCost, data_of_stages
 from mindspeed_ms.parallel.plan.efficiency import Efficiency, efficiency_of
 from mindspeed_ms.parallel.plan.model import ModelShape
 from mindspeed_ms.parallel.plan.parameters import Count
-from mindspeed_ms.parallel.plan.rank_groups import Order, group_shapes, slowest
+from mindspeed_ms.parallel.plan.rank_groups import Order
 from mindspeed_ms.parallel.plan.settings import Job, Settings
 from mindspeed_ms.parallel.topology.cluster import Cluster
 
@@ -89,18 +89,64 @@ class StepTime:
 _BUSY = ("forward", "backward", "recompute", "tensor", "context", "expert")
 
 
-def chunk_seconds(
-    shape: ModelShape,
-    settings: Settings,
-    cluster: Cluster,
-    job: Job,
-    *,
-    order: Order = None,
-    rate: Efficiency | None = None,
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+@dataclass(frozen=True)
+class Work:
+    """What each chunk and stage has to do, before anything is put in its order."""
+
+    chunks: list[Chunk]
+    data: list[DataCost]
+    waits: list[tuple[float, float]]  # of each chunk and micro-batch for ZeRO, forward and backward
+    forward: tuple[float, ...]  # seconds of each chunk, with what it waits for
+    backward: tuple[float, ...]
+    transfer: float
+    optimizer: float
+
+    def bound(self, settings: Settings) -> float:
+        """Seconds that no step is shorter than, by the work of each stage and of those before it.
+
+        A stage begins when the first micro-batch has come through all stages before it, works on every micro-batch,
+        and the last one then goes back through them. Zero bubble may leave weight gradients for that time.
+        """
+        stages, count, forward, backward = settings.pipeline, settings.micro_batches, self.forward, self.backward
+        zero_bubble = settings.schedule == "zero_bubble"
+        longest = before = after = 0.0
+        for stage in range(stages):
+            work = sum(forward[stage::stages]) + sum(backward[stage::stages])
+            longest = max(longest, before + count * work + max(after, self.data[stage].tail))
+            before += forward[stage] + self.transfer
+            after += 0.0 if zero_bubble else backward[stage] + self.transfer
+        return longest + self.optimizer
+
+
+def work_of(settings: Settings, pieces: Pieces) -> Work:
+    """The work of settings; pieces: of these degrees and this micro-batch."""
+    shape, stages, virtual = pieces.shape, settings.pipeline, settings.virtual
+    kinds = [parameters.layer_kinds(shape, first, stop) for first, stop in settings.chunks(shape.layers)]
+    chunks = pieces.chunks(settings, kinds)
+    if virtual == 1:
+        stage_kinds = kinds
+    else:
+        stage_kinds = [
+            (sum(a for a, _ in kinds[at::stages]), sum(b for _, b in kinds[at::stages])) for at in range(stages)
+        ]
+    weights = [pieces.count(own, at == 0, at == stages - 1) for at, own in enumerate(stage_kinds)]
+    layers = [plain + experts for plain, experts in stage_kinds]
+    data = data_of_stages(settings, pieces.cluster, pieces.job, weights, chunks, layers, pieces.order)
+    optimizer = _optimizer(settings, pieces.cluster, pieces.job, weights, pieces.rate)
+    if settings.zero >= 2:
+        waits = [data[at % stages].waits(plain + experts) for at, (plain, experts) in enumerate(kinds)]
+        forward = tuple(chunk.ahead + ahead for chunk, (ahead, _) in zip(chunks, waits, strict=True))
+        backward = tuple(chunk.back + back for chunk, (_, back) in zip(chunks, waits, strict=True))
+    else:
+        waits = [(0.0, 0.0)] * len(chunks)
+        forward, backward = tuple(chunk.ahead for chunk in chunks), tuple(chunk.back for chunk in chunks)
+    return Work(chunks, data, waits, forward, backward, pieces.transfer, optimizer)
+
+
+def chunk_seconds(settings: Settings, pieces: Pieces) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Seconds forward and backward of each chunk for one micro-batch, with recompute and the communication inside."""
-    rate = rate or efficiency_of(cluster.accelerator.name)
-    chunks = chunks_of(shape, settings, cluster, job, rate, order, settings.chunks(shape.layers))
+    kinds = [parameters.layer_kinds(pieces.shape, first, stop) for first, stop in settings.chunks(pieces.shape.layers)]
+    chunks = pieces.chunks(settings, kinds)
     return tuple(chunk.ahead for chunk in chunks), tuple(chunk.back for chunk in chunks)
 
 
@@ -119,36 +165,51 @@ def step_time(
     order: slot of each rank; None: rank and slot are the same. rate: shares of the peak; None: the accelerator's.
     `memory` is not needed; a caller may pass what it has. Settings are taken as valid (`rules.validate`).
     """
-    rate = rate or efficiency_of(cluster.accelerator.name)
-    stages, count = settings.pipeline, settings.micro_batches
-    held = settings.chunks(shape.layers)
-    chunks = chunks_of(shape, settings, cluster, job, rate, order, held)
-    weights = [parameters.stage_count(shape, settings, stage) for stage in range(stages)]
-    data = data_of_stages(settings, cluster, job, weights, chunks, held, order)
-    waits = [data[i % stages].waits(stop - first) for i, (first, stop) in enumerate(held)]
-    forward = tuple(chunk.ahead + ahead for chunk, (ahead, _) in zip(chunks, waits, strict=True))
-    backward = tuple(chunk.back + back for chunk, (_, back) in zip(chunks, waits, strict=True))
-    schedule = (settings.schedule, stages, count, forward, backward, _transfer(shape, settings, cluster, job, order))
+    pieces = Pieces(shape, settings, cluster, job, rate or efficiency_of(cluster.accelerator.name), order)
+    return played(settings, pieces, work_of(settings, pieces))
+
+
+def seconds_of(settings: Settings, work: Work) -> float:
+    """Seconds of a step alone, as `played` gives them."""
+    run = pipeline_schedule.span(*_schedule(settings, work))
+    return max(end + piece.tail for end, piece in zip(run.ends, work.data, strict=True)) + work.optimizer
+
+
+def played(settings: Settings, pieces: Pieces, work: Work) -> StepTime:
+    """The step that some work makes, and its parts."""
+    shape, cluster, job = pieces.shape, pieces.cluster, pieces.job
+    stages, count, forward, backward = settings.pipeline, settings.micro_batches, work.forward, work.backward
+    schedule = _schedule(settings, work)
     run = pipeline_schedule.span(*schedule)
-    last = max(end + piece.tail for end, piece in zip(run.ends, data, strict=True))
-    optimizer = _optimizer(settings, cluster, job, weights, rate)
+    last = max(end + piece.tail for end, piece in zip(run.ends, work.data, strict=True))
     busiest = max(range(stages), key=lambda stage: sum(forward[stage::stages]) + sum(backward[stage::stages]))
-    own = chunks[busiest::stages]
+    own = work.chunks[busiest::stages]
     busy = {name: count * sum(getattr(chunk, name) for chunk in own) for name in _BUSY}
-    later = count * sum(map(sum, waits[busiest::stages]))
+    later = count * sum(map(sum, work.waits[busiest::stages]))
     exposed = later + last - run.seconds
     return StepTime(
-        total=last + optimizer,
+        total=last + work.optimizer,
         **busy,
         data=exposed,
-        hidden=max(0.0, data[busiest].spent - exposed) + count * sum(chunk.hidden for chunk in own),
+        hidden=max(0.0, work.data[busiest].spent - exposed) + count * sum(chunk.hidden for chunk in own),
         waiting=max(0.0, run.seconds - sum(busy.values()) - later),
-        optimizer=optimizer,
+        optimizer=work.optimizer,
         tokens=settings.global_batch * job.seq,
         devices=settings.devices,
         model_flops=settings.global_batch * job.seq * compute.model_flops(shape, job.seq),
         peak_flops=cluster.accelerator.peak_flops,
         schedule=schedule,
+    )
+
+
+def _schedule(settings: Settings, work: Work) -> tuple:
+    return (
+        settings.schedule,
+        settings.pipeline,
+        settings.micro_batches,
+        work.forward,
+        work.backward,
+        work.transfer,
     )
 
 
@@ -158,13 +219,3 @@ def _optimizer(settings: Settings, cluster: Cluster, job: Job, weights: list[Cou
     most = max(count.dense / shards + count.expert / expert_shards for count in weights)
     each = (job.gradient_bytes, job.master_bytes, job.moment_bytes, job.weight_bytes)
     return compute.optimizer_time(most, cluster.accelerator, rate, each)
-
-
-def _transfer(shape: ModelShape, settings: Settings, cluster: Cluster, job: Job, order: Order) -> float:
-    """Seconds from the end of a stage's work to the begin of the next one's."""
-    if settings.pipeline == 1:
-        return 0.0
-    nbytes = settings.micro_batch * job.seq / settings.context * shape.hidden * job.activation_bytes
-    if settings.sequence_parallel:
-        nbytes /= settings.tensor
-    return slowest("send", group_shapes(cluster, settings, "pipeline", order), nbytes)

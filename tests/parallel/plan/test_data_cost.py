@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from mindspeed_ms.parallel.plan import memory, parameters
+from mindspeed_ms.parallel.plan.chunk_cost import Pieces
 from mindspeed_ms.parallel.plan.efficiency import Efficiency
 from mindspeed_ms.parallel.plan.model import ModelShape
 from mindspeed_ms.parallel.plan.overlap import slot
@@ -87,7 +88,7 @@ def a_step(settings, forward, backward, waited, gather, reduce):
 def costs(settings, cluster):
     """Seconds of one layer forward and backward, of waiting for its tensor group, of its gather and its reduction."""
     alone = replace(settings, micro_batches=1)
-    ahead, back = chunk_seconds(SHAPE, alone, cluster, JOB, rate=ALL)
+    ahead, back = chunk_seconds(alone, Pieces(SHAPE, alone, cluster, JOB, ALL, None))
     tokens = JOB.seq * SHAPE.hidden * JOB.activation_bytes
     tensor = range(settings.tensor)
     waited = 2 * best("all_reduce", tensor, tokens, cluster).seconds if settings.tensor > 1 else 0.0

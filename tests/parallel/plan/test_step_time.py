@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mindspeed_ms.parallel.plan import compute
+from mindspeed_ms.parallel.plan.chunk_cost import Pieces
 from mindspeed_ms.parallel.plan.efficiency import Efficiency
 from mindspeed_ms.parallel.plan.model import ModelShape
 from mindspeed_ms.parallel.plan.settings import Job, Settings
@@ -140,7 +141,8 @@ def test_layers_may_be_split_unevenly_and_the_longest_stage_counts():
     lighter_end = step_time(SHAPE, replace(one, layers=(5, 5, 4, 2)), cluster_of(), JOB, rate=ALL)
     heavy_end = step_time(SHAPE, replace(one, layers=(2, 4, 4, 6)), cluster_of(), JOB, rate=ALL)
     assert lighter_end.total != even.total and heavy_end.total > even.total
-    forward, backward = chunk_seconds(SHAPE, replace(one, layers=(2, 4, 4, 6)), cluster_of(), JOB, rate=ALL)
+    last = replace(one, layers=(2, 4, 4, 6))
+    forward, backward = chunk_seconds(last, Pieces(SHAPE, last, cluster_of(), JOB, ALL, None))
     assert forward[1] == pytest.approx(2 * (forward[0]), rel=1e-2) and len(backward) == 4
 
 
