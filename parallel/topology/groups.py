@@ -13,7 +13,7 @@ from typing import Protocol
 
 from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.parallel.topology.cluster import Cluster
-from mindspeed_ms.parallel.topology.rings import components
+from mindspeed_ms.parallel.topology.rings import FAR, components
 
 DIMENSIONS = ("tensor", "context", "expert", "data", "pipeline")
 Groups = dict[str, tuple[tuple[int, ...], ...]]
@@ -98,8 +98,8 @@ def arrange(cluster: Cluster, degrees: HasDegrees) -> Arrangement:
     """Sit the ranks so that tensor groups have the fastest links, then context and expert, data, and pipeline last.
 
     Blocks of ranks grow from the inside out: a tensor group is put together within one component of fast links
-    wherever one is left, else within one server, one pod, the cluster; then groups of groups in the same way. Raises
-    ConfigError when the job has more ranks than the cluster devices.
+    wherever one is left, else within near ones, one server, one pod, the cluster; then groups of groups in the same
+    way. Raises ConfigError when the job has more ranks than the cluster devices.
     """
     size = size_of(degrees)
     if size > cluster.size:
@@ -121,12 +121,12 @@ def _inner_data(degrees: HasDegrees) -> int:
     return inner if inner > 1 and rest == 0 and degrees.data % inner == 0 else 1
 
 
-_SERVER = 2  # length of the path of what one server holds, but no component of fast links
+_SERVER = 2 + FAR  # length of the longest path of what one server holds, but no component of fast links
 
 
 @dataclass(frozen=True)
 class _Block:
-    path: tuple[int, ...]  # numbers of the pod, the server, and the ever faster components that hold it whole
+    path: tuple[int, ...]  # numbers of the pod, the server, and the ever nearer components that hold it whole
     slots: tuple[int, ...]
 
 

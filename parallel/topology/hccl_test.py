@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.parallel.topology.cluster import Cluster, Link
 from mindspeed_ms.parallel.topology.collectives import ALGORITHMS, can, time_of
+from mindspeed_ms.parallel.topology.npu_smi_text import plain
 
-_ROW = re.compile(
-    r"\s*(\d{1,15})\s*[|\s]\s*(\d{1,12}(?:\.\d{1,6})?)\s*[|\s]\s*(\d{1,9}(?:\.\d{1,9})?)\s*[|\s]\s*(\w+)\s*"
-)
+_RANK_OF_LINE = re.compile(r"\s*\[\d+(?:,\d+)?\](?:<\w+>)?:?")  # as mpirun --tag-output writes it
+_SIZE = re.compile(r"\d{1,15}", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(?:\d{1,12}(?:\.\d{0,12})?(?:e[+-]?\d{1,2})?|nan|inf)", re.ASCII | re.IGNORECASE)
 _HEADER = re.compile(r"data_size.*ave?g_time", re.IGNORECASE)
 _TOOL = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|alltoall|broadcast)v?c?_test\b")
 _RANKS = re.compile(r"\s-(?:n|np)\s+(\d{1,6})\b")
@@ -48,27 +49,27 @@ def read_results(text: str, where: str, operation: str | None = None, ranks: int
 
     Raises ConfigError when there is no table, when no row passed, or when operation or ranks are not known.
     """
+    text = plain(text)
     if not any(_HEADER.search(line) for line in text.splitlines()):
         raise ConfigError(f"{where}: expected a table of hccl_test, found no header with data_size and aveg_time")
     rows, failed = [], 0
     for number, line in enumerate(text.splitlines(), 1):
-        found = _ROW.fullmatch(line)
+        found = _fields(line)
         if not found:
             continue
-        if found[4].lower() not in ("success", "null", "failed"):
-            raise ConfigError(f"{where}:{number}: check_result is {found[4]!r}; expected success, failed or NULL")
-        nbytes, seconds = int(found[1]), float(found[2]) * 1e-6
-        if found[4].lower() == "failed":
+        if found[3].lower() not in ("success", "null", "failed"):
+            raise ConfigError(f"{where}:{number}: check_result is {found[3]!r}; expected success, failed or NULL")
+        nbytes, seconds = int(found[0]), float(found[1]) * 1e-6
+        if found[3].lower() == "failed":
             failed += 1
-        elif nbytes <= 0 or seconds <= 0:
-            raise ConfigError(f"{where}:{number}: {nbytes} bytes in {found[2]} us; expected numbers above 0")
+        elif nbytes <= 0 or not 0 < seconds < float("inf"):
+            raise ConfigError(f"{where}:{number}: {nbytes} bytes in {found[1]} us; expected numbers above 0")
         else:
             rows.append((nbytes, seconds))
     if not rows:
         raise ConfigError(f"{where}: no row of the table passed its check ({failed} failed); measure again")
-    tool, count = _TOOL.search(text), _RANKS.search(text)
-    operation = operation or (_NAMES.get(tool[1], tool[1]) if tool else None)
-    ranks = ranks or (int(count[1]) if count else None)
+    operation = operation or _only([_NAMES.get(name, name) for name in _TOOL.findall(text)], "operations", where)
+    ranks = ranks or int(_only(_RANKS.findall(text), "numbers of ranks", where) or 0) or None
     if operation not in ALGORITHMS:
         raise ConfigError(
             f"{where}: which operation was measured? Say so, such as all_reduce; the command is not in it"
@@ -76,6 +77,22 @@ def read_results(text: str, where: str, operation: str | None = None, ranks: int
     if ranks is None or ranks < 2:
         raise ConfigError(f"{where}: how many ranks took part? Say so, at least 2; the command is not in it")
     return Results(operation, ranks, tuple(rows), failed)
+
+
+def _fields(line: str) -> list[str] | None:
+    """Size, time, bandwidth and result of a row of the table; None for any other line."""
+    fields = _RANK_OF_LINE.sub("", line, count=1).replace("|", " ").split()
+    if len(fields) != 4 or not _SIZE.fullmatch(fields[0]) or not all(map(_NUMBER.fullmatch, fields[1:3])):
+        return None
+    return fields
+
+
+def _only(found: Sequence[str], what: str, where: str) -> str | None:
+    """What all commands in a text agree on, None if there are none."""
+    different = sorted(set(found))
+    if len(different) > 1:
+        raise ConfigError(f"{where}: tables of several {what}, {' and '.join(different)}; give one of them")
+    return different[0] if different else None
 
 
 def fit(results: Results, link: Link, where: str, algorithm: str | None = None) -> Fit:
@@ -91,6 +108,9 @@ def fit(results: Results, link: Link, where: str, algorithm: str | None = None) 
         raise ConfigError(
             f"{where}: {name!r} cannot do {results.operation} of {results.ranks}; expected one of {known}"
         )
+    sizes = {nbytes for nbytes, _ in results.rows}
+    if len(sizes) == 1 and max(sizes) < 1 << 20:
+        raise ConfigError(f"{where}: one small size does not tell latency from bandwidth; measure up to 1 GB (-e 1G)")
     start, slope = _line(results.rows)
     if slope <= 0:
         raise ConfigError(f"{where}: the times do not grow with the size; measure messages up to 1 GB (-e 1G)")

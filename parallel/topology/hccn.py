@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 
 from mindspeed_ms.errors import ConfigError
+from mindspeed_ms.parallel.topology.npu_smi_text import plain
 
 _CONF = re.compile(r"\s*(IPv6)?address_(\d{1,6})\s*=\s*(.*?)\s*", re.IGNORECASE)
 _COMMAND = re.compile(r"hccn_tool\s.*?-i\s*(\d{1,6})\b")
@@ -43,7 +44,7 @@ def read_hccn_conf(text: str, where: str) -> dict[int, str]:
     """Device id → IP of an hccn.conf; an IPv6 address counts where there is no IPv4. Raises ConfigError."""
     found: dict[int, str] = {}
     sixes: dict[int, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(plain(text).splitlines(), 1):
         parts = _CONF.fullmatch(line.partition("#")[0])
         if not parts or not parts[3]:
             continue
@@ -74,23 +75,26 @@ def read_hccn_ports(text: str, where: str) -> dict[int, Port]:
     """Device id → port, of answers to -ip, -speed, -link, -net_health and -lldp in any order. Raises ConfigError."""
     ports: dict[int, Port] = {}
     device: int | None = None
+    last = 0  # the highest number
     name_follows = False
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(plain(text).splitlines(), 1):
         line = line.strip()
         place = f"{where}:{number}"
         if name_follows and line:
-            ports[_current(ports, device)].neighbour, name_follows = line[:200], False
+            ports[last if device is None else device].neighbour, name_follows = line[:200], False
             continue
         if marked := _marked(line):
             device = marked[0]
             ports.setdefault(device, Port())
+            last = max(last, device)
             line = marked[1]
         name_follows = line.lower() == "system name tlv" and bool(ports)
         for field, pattern in _FIELD.items():
             if found := pattern.search(line):
-                if device is None and (not ports or _has(ports[max(ports)], field)):
-                    ports[len(ports)] = Port()
-                _put(ports[_current(ports, device)], field, found[1].strip(), place)
+                if device is None and (not ports or _has(ports[last], field)):
+                    last = len(ports)
+                    ports[last] = Port()
+                _put(ports[last if device is None else device], field, found[1].strip(), place)
     if not any(port != Port() for port in ports.values()):
         raise ConfigError(f"{where}: expected what hccn_tool prints, such as ipaddr:192.168.1.8, found none of it")
     return dict(sorted(ports.items()))
@@ -102,10 +106,6 @@ def _marked(line: str) -> tuple[int, str] | None:
     if not found or any(pattern.search(line[: found.start()]) for pattern in _FIELD.values()):
         return None
     return int(found[1]), line[found.end() :]
-
-
-def _current(ports: dict[int, Port], device: int | None) -> int:
-    return max(ports) if device is None else device
 
 
 def _has(port: Port, field: str) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 from mindspeed_ms.errors import ConfigError
+from mindspeed_ms.parallel.topology.npu_smi_text import plain
 
 _ROW = re.compile(r"(\d{1,6})\s+(\d{1,6})\s+(\d{1,6}|-|NA|N/A)\s+(?:(\d{1,6}|-|NA|N/A)\s+)?([A-Za-z]\S*(?: \S+)*)")
 
@@ -27,7 +29,7 @@ def read_mapping(text: str, where: str) -> tuple[Chip, ...]:
     Raises ConfigError when there is no such table, or a logic id or a place comes twice.
     """
     chips: list[Chip] = []
-    for line in text.splitlines():
+    for line in plain(text).splitlines():
         found = _ROW.fullmatch(" ".join(line.replace("|", " ").split()))
         if not found or not found[3].isdigit():
             continue
@@ -41,7 +43,7 @@ def read_mapping(text: str, where: str) -> tuple[Chip, ...]:
         ("NPU and chip id", [(chip.npu, chip.chip) for chip in chips]),
     )
     for what, keys in checks:
-        twice = next((key for key in keys if keys.count(key) > 1), None)
-        if twice is not None:
+        if len(set(keys)) < len(keys):
+            twice = Counter(keys).most_common(1)[0][0]
             raise ConfigError(f"{where}: the {what} {twice} comes twice; give the output of one server")
     return tuple(chips)

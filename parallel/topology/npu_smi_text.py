@@ -32,14 +32,17 @@ def lines_of(text: str, where: str) -> list[str]:
     expected = "expected what `npu-smi info -t topo` prints of one server"
     if len(text) > _MOST:
         raise ConfigError(f"{where}: {len(text)} characters; {expected}")
-    text = _ESCAPE.sub("", text)
-    if not text.isascii():
-        text = _INVISIBLE.sub("", unicodedata.normalize("NFKC", text))
-    lines = text.translate(_FRAME).replace("**", "").splitlines()
+    lines = plain(text).translate(_FRAME).replace("**", "").splitlines()
     longest = max(map(len, lines), default=0)
     if longest > _LONGEST or len(lines) > _MOST_LINES:
         raise ConfigError(f"{where}: {len(lines)} lines, the longest of {longest} characters; {expected}")
     return _unwrapped([found[2] if (found := _QUOTED.fullmatch(line)) else line for line in lines], where)
+
+
+def plain(text: str) -> str:
+    """The text without colours and letters that are not seen, and with wide letters and blanks as ordinary ones."""
+    text = _ESCAPE.sub("", text)
+    return text if text.isascii() else _INVISIBLE.sub("", unicodedata.normalize("NFKC", text))
 
 
 def tokens_of(line: str) -> list[str]:

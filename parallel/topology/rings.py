@@ -8,8 +8,9 @@ from functools import lru_cache
 
 from mindspeed_ms.parallel.topology.cluster import SELF, Cluster, Link, Server
 from mindspeed_ms.parallel.topology.hamilton import narrowest, widest_cycle, widest_path
-from mindspeed_ms.parallel.topology.links import FAST, KINDS, link_table
+from mindspeed_ms.parallel.topology.links import FAST, HOST, KINDS, link_table
 
+FAR = len(HOST) - 1  # levels outside rings in the paths of `components`; with all kinds, all devices are joined
 ALONE = Link(SELF, float("inf"), 0.0, False, "a device with itself")
 
 
@@ -51,14 +52,18 @@ def fast_kinds(server: Server, links: Mapping[str, Link]) -> frozenset[str]:
     Wires between devices (HCCS and its kin) where it has any; else the fastest and nearest kind it has, which on a
     server without them still tells near from far.
     """
+    present = _ranked(server, links)
+    return frozenset(kind for kind in present if kind in FAST) or frozenset(present[:1])
+
+
+def _ranked(server: Server, links: Mapping[str, Link]) -> list[str]:
+    """The kinds of link that a server has, the fastest and nearest first."""
     present = {word for at, row in enumerate(server.kinds) for other, word in enumerate(row) if other != at}
-    if wires := present & set(FAST):
-        return frozenset(wires)
 
     def rank(kind: str) -> tuple[float, float, int]:
         return -links[kind].bandwidth, links[kind].latency, KINDS.index(kind) if kind in KINDS else len(KINDS)
 
-    return frozenset(sorted(present, key=rank)[:1])
+    return sorted(present, key=rank)
 
 
 def connected(members: Iterable[int], server: Server, kinds: frozenset[str]) -> list[tuple[int, ...]]:
@@ -83,12 +88,15 @@ def connected(members: Iterable[int], server: Server, kinds: frozenset[str]) -> 
 def components(server: Server, links: Mapping[str, Link]) -> list[tuple[tuple[int, ...], int]]:
     """Every device (by index) after the numbers of the components that hold it, in the order of rings.
 
-    The outermost level is that of all fast links, the next ones those of only the faster of them. Devices of one
-    ring follow one another as they do round it, as far as its components allow.
+    The `FAR` outermost levels are those of fast links and, from all of them to none, the nearer of the others: they
+    tell which rings are near. The next is that of all fast links, then those of only the faster of them. Devices of
+    one ring follow one another as they do round it, as far as its components allow.
     """
     fast = fast_kinds(server, links)
+    others = [kind for kind in _ranked(server, links) if kind not in fast]
+    levels = [fast.union(others[:count]) for count in range(FAR, 0, -1)]
     speeds = sorted({links[kind].bandwidth for kind in fast})
-    levels = [frozenset(kind for kind in fast if links[kind].bandwidth >= speed) for speed in speeds]
+    levels += [frozenset(kind for kind in fast if links[kind].bandwidth >= speed) for speed in speeds]
     placed: list[tuple[tuple[int, ...], int]] = []
 
     def place(members: Sequence[int], path: tuple[int, ...], depth: int) -> None:

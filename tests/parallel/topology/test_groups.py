@@ -122,6 +122,26 @@ def test_pairs_of_an_a3_sit_on_the_two_dies_of_one_chip():
     assert all(cluster.kind(*(found.order[rank] for rank in group)) == "SIO" for group in found.groups["tensor"])
 
 
+def test_rings_that_are_near_each_other_share_a_group_that_is_larger_than_a_ring():
+    # Pairs on a PCIe switch; even pairs are on one processor, odd ones on the other.
+    kinds = tuple(
+        tuple(
+            "X" if a == b else "PIX" if a // 2 == b // 2 else "SYS" if (a // 2 + b // 2) % 2 else "PHB"
+            for b in range(8)
+        )
+        for a in range(8)
+    )
+    machine = Server("s", tuple(range(8)), kinds)
+    cluster = Cluster("near", (machine, machine), link_table(), accelerator("910B4"))
+    found = arrange(cluster, Degrees(tensor=4, data=4))
+    assert sorted(sorted(found.order[rank] for rank in ranks) for ranks in found.groups["tensor"]) == [
+        [0, 1, 4, 5],
+        [2, 3, 6, 7],
+        [8, 9, 12, 13],
+        [10, 11, 14, 15],
+    ]
+
+
 def test_a_small_job_takes_the_servers_that_hold_its_groups():
     """Rings of 3 and 5: two tensor groups of 4 do not fit, one does, and it is in the larger ring."""
     kinds = tuple(tuple("X" if a == b else "HCCS" if (a < 3) == (b < 3) else "SYS" for b in range(8)) for a in range(8))

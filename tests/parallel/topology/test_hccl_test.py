@@ -40,6 +40,38 @@ def test_blanks_may_stand_for_bars():
     assert len(read_results(text, "t.txt").rows) == 2
 
 
+@pytest.mark.parametrize(
+    "dress",
+    [
+        lambda text: "".join(f"[1,0]<stdout>:{line}\n" for line in text.splitlines()),
+        lambda text: "".join(f"| {line} |\n" for line in text.splitlines()),
+        lambda text: text.replace("success", "\x1b[32msuccess\x1b[0m"),
+        lambda text: text.replace("21.00", "2.1e+01"),
+    ],
+    ids=["mpirun tags", "frames", "colours", "exponent"],
+)
+def test_no_row_is_lost_whatever_its_dress(dress):
+    text = table([(8192, 20.0), (16384, 21.0)])
+    assert read_results(dress(text), "t.txt") == read_results(text, "t.txt")
+
+
+@pytest.mark.parametrize("time", ["nan", "inf", "0.0", "-3"])
+def test_a_time_that_cannot_be_is_refused(time):
+    assert "t.txt:4: 8192 bytes in " in refused(table([(8192, 20.0), (16384, 21.0)]).replace("20.00", time))
+
+
+def test_tables_of_different_measurements_are_not_mixed():
+    text = table([(8192, 20.0), (16384, 21.0)])
+    assert "several operations, all_gather and all_reduce" in refused(text + text.replace("all_reduce", "all_gather"))
+    assert "several numbers of ranks, 4 and 8" in refused(text + text.replace("-n 8", "-n 4"))
+    assert len(read_results(text + text, "t.txt").rows) == 4
+
+
+def test_one_small_message_says_nothing_of_a_bandwidth():
+    with pytest.raises(ConfigError, match="one small size does not tell latency from bandwidth"):
+        fit(read_results(table([(8192, 20.0)]), "t.txt"), link_table()["HCCS"], "t.txt")
+
+
 def test_rows_whose_check_failed_are_left_out():
     text = table([(8192, 20.0)]) + "local rank_id 3, check result failed, 9 | 1.0 | 1.0 | failed\n"
     text += "16384             | 21.00          | 0.78                 | failed\n"

@@ -1,5 +1,7 @@
 """Network ports: /etc/hccn.conf, hccn_tool's answers, and the table of chips of `npu-smi info -m`."""
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -167,3 +169,14 @@ def test_any_text_is_read_or_refused(text):
             assert function(text, "f")
         except ConfigError:
             pass
+
+
+def test_colours_of_a_terminal_are_no_part_of_an_address():
+    assert read_hccn_tool("hccn_tool -i 2 -ip -g\n\x1b[1mipaddr:10.0.0.1\x1b[0m\n", "t.txt") == {2: "10.0.0.1"}
+
+
+def test_many_answers_are_read_in_a_moment():
+    text = "".join(f"ipaddr:10.0.{at >> 8}.{at & 255}\n" for at in range(20000))
+    started = time.process_time()
+    assert len(read_hccn_ports(text, "t.txt")) == 20000
+    assert time.process_time() - started < 5  # not quadratic in the answers
