@@ -8,7 +8,7 @@ from mindspeed_ms.parallel.topology.cluster import Cluster, Link
 from mindspeed_ms.parallel.topology.collectives import ALGORITHMS, can, time_of
 from mindspeed_ms.parallel.topology.hamilton import widest_cycle
 from mindspeed_ms.parallel.topology.hierarchy import worst
-from mindspeed_ms.parallel.topology.rings import components
+from mindspeed_ms.parallel.topology.rings import components, find_rings
 
 _BUCKET = 64 << 20  # bytes that MindSpore fuses into one all_reduce (comm_fusion, mode auto)
 
@@ -36,9 +36,17 @@ def ring_times(cluster: Cluster, server: int = 0, nbytes: float = _BUCKET) -> di
 
 
 def ring_size(cluster: Cluster, server: int = 0, nbytes: float = _BUCKET) -> int:
-    """The size of ring at which the all_reduce is fastest, the larger of two that are equal; 1 for a single device."""
+    """The size of ring at which the all_reduce is fastest; 1 for a single device.
+
+    Where speeds differ by less than a hundredth (PIX and PHB have one figure), it is that of the rings of the nearest
+    devices, and without those the largest.
+    """
     times = ring_times(cluster, server, nbytes)
-    return min(times, key=lambda size: (times[size], -size), default=1)
+    if not times:
+        return 1
+    alike = [size for size, seconds in times.items() if seconds <= 1.01 * min(times.values())]
+    [found, *others] = {len(ring.slots) for ring in find_rings(cluster.servers[server], cluster.links)}
+    return found if not others and found in alike else max(alike)
 
 
 def _time(rings: Sequence[Sequence[int]], links: dict[tuple[int, int], Link], nbytes: float) -> float:

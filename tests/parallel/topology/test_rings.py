@@ -130,6 +130,15 @@ def test_the_cost_model_says_how_long_a_ring_should_be(preset, size):
     assert ring_size(load_cluster(preset)) == size
 
 
+def test_groups_of_one_switch_are_rings_though_the_next_switch_is_as_fast(tmp_path):
+    rows = ["  ".join(["X" if a == b else "PIX" if a // 2 == b // 2 else "PHB" for b in range(4)]) for a in range(4)]
+    text = "      NPU1 NPU3 NPU8 NPU9\n" + "\n".join(
+        f"NPU{n}  {row}" for n, row in zip((1, 3, 8, 9), rows, strict=True)
+    )
+    (tmp_path / "pairs.txt").write_text(text)
+    assert ring_size(load_cluster(str(tmp_path / "pairs.txt"))) == 2
+
+
 def test_the_time_of_rings_is_that_of_the_published_formulas():
     """910A: a mesh of 4 scatters and gathers (α + n/4 · β each), pairs over PCIe exchange a quarter (2α + n/4 · β)."""
     cluster = load_cluster("910a")
