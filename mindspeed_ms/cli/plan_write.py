@@ -112,7 +112,7 @@ def _rings(plan: "Plan", wanted: Wanted) -> Files:
 
 
 def _strategies(plan: "Plan", wanted: Wanted) -> Files:
-    from mindspeed_ms.parallel.plan.strategy.check import check
+    from mindspeed_ms.parallel.plan.strategy.check import check, check_network
     from mindspeed_ms.parallel.plan.strategy.folder import notes
     from mindspeed_ms.parallel.plan.strategy.make import make_strategies
     from mindspeed_ms.parallel.plan.strategy.read import read_strategy
@@ -122,13 +122,17 @@ def _strategies(plan: "Plan", wanted: Wanted) -> Files:
     if wanted.graph is None and not wanted.strategy:
         raise Left("strategy files: --strategy exports the network's graph for them, or give it with --graph")
     graph = _graph(plan, wanted)
+    check_network(graph, plan.model)
     made, splits = make_strategies(graph, plan.settings)
     paths = write_strategies(made, wanted.folder / "strategy")
     for suffix in (".ckpt", ".json"):
         check([read_strategy(path) for path in paths if path.suffix == suffix], graph, "strategy")
-    check_rings(read_rings(wanted.folder / "rings.json"), made, "rings.json")
+    side = read_rings(wanted.folder / "rings.json")
+    apart = any(group.ring is None for group in side.groups["tensor"])  # no order of ranks brings them into one ring
+    check_rings(side, made, "rings.json", inside=not apart)
     stages = "stage 0" if len(made) == 1 else f"stages 0 to {len(made) - 1}"
-    said = "; ".join(["each as .ckpt and .json", *notes(splits)])
+    far = ["tensor groups reach over several rings"] if apart else []
+    said = "; ".join(["each as .ckpt and .json", *far, *notes(splits)])
     return [("strategy/", f"MindSpore's strategy files of {stages}, {said}")]
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from mindspeed_ms.errors import ConfigError
+from mindspeed_ms.parallel.plan.model import ModelShape
+from mindspeed_ms.parallel.plan.parameters import total
 from mindspeed_ms.parallel.plan.strategy.graph import Graph, Operator, Shape
 from mindspeed_ms.parallel.plan.strategy.layout import Layout, checked
 from mindspeed_ms.parallel.plan.strategy.make import Strategy, StrategyFile, parameter_keys
+from mindspeed_ms.parallel.plan.strategy.stages import count_layers
 
+_TOLERANCE = 0.01
 _REMEDY = "write the files again from the graph of this network"
 
 
@@ -36,6 +41,22 @@ def check(files: Sequence[StrategyFile], graph: Graph, where: str = "strategy") 
                 )
             _parameter(layout, graph.parameters[own].shape, f"{here}: parameter {name}")
     _complete(files, graph, keys, where)
+
+
+def check_network(graph: Graph, model: ModelShape) -> None:
+    """Whether a graph can be that of a plan's model. Raises ConfigError that says in what they differ.
+
+    Names are the exporter's, so layers and numbers are compared; tables of positions and a padded vocabulary may differ.
+    """
+    here = f"{graph.where} is the graph of another network than {model.name}"
+    layers = count_layers(graph)
+    if layers != model.layers:
+        raise ConfigError(f"{here}: it has {layers} layers, expected {model.layers}; export {model.name}")
+    numbers, expected = sum(math.prod(one.shape) for one in graph.parameters.values()), total(model)
+    if abs(numbers - expected) > _TOLERANCE * expected:
+        raise ConfigError(
+            f"{here}: its parameters are {numbers} numbers, expected about {expected}; export {model.name}"
+        )
 
 
 def _operator(operator: Operator, strategy: Strategy, graph: Graph, where: str) -> None:

@@ -19,6 +19,7 @@ from mindspeed_ms.errors import ConfigError
 Shape = tuple[int, ...]
 WHOLE = -1  # in tensor_map
 ALL = -1  # in opt_size
+_MOST_DEVICES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,8 @@ def checked(layout: Layout, where: str) -> Layout:
     """The layout, if it is one. Raises ConfigError that names what is wrong; `where` names file and parameter."""
     if not layout.dev_matrix or min(layout.dev_matrix) < 1:
         raise ConfigError(f"{where}: dev_matrix is {list(layout.dev_matrix)}, expected sizes of at least 1")
+    if layout.devices > _MOST_DEVICES:
+        raise ConfigError(f"{where}: dev_matrix is {_short(layout.dev_matrix)}, expected at most {_MOST_DEVICES} devices")
     for axis in layout.tensor_map:
         if not WHOLE <= axis < len(layout.dev_matrix):
             raise ConfigError(
@@ -118,6 +121,11 @@ def checked(layout: Layout, where: str) -> Layout:
     if layout.shape:
         _divides(layout, where)
     return layout
+
+
+def _short(numbers: Shape) -> str:
+    text = str(list(numbers[:8]))
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _divides(layout: Layout, where: str) -> None:

@@ -104,6 +104,12 @@ class _Walk:
                 first = min(places[name] for name in conflict.operators)
                 self._forget(operators[first : at + 1])
                 at = first
+            except (IndexError, KeyError, TypeError, ValueError, ArithmeticError):
+                operator = operators[at]
+                raise ConfigError(
+                    f"{self.graph.where}: {operator.name} has other inputs or shapes than a {operator.kind} can have: "
+                    "the file is damaged; export the network again"
+                ) from None
 
     def _step(self, operator: Operator) -> None:
         if operator.kind in PASSING:

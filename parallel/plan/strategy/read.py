@@ -67,6 +67,8 @@ def _file(strategies: dict[str, tuple[int, Strategy]], layouts: dict[str, Layout
             f"{where}: holds the stages {', '.join(map(str, sorted(stages)))}, expected one; give the file of one "
             "stage, not what merge_pipeline_strategys joined"
         )
+    if min(stages, default=0) < 0:
+        raise ConfigError(f"{where}: the stage is {min(stages)}, expected 0 or more; {_REMEDY}")
     for name, (_, strategy) in strategies.items():
         if any(size < 1 for dims in strategy for size in dims):
             raise ConfigError(f"{where}: {name}: strategy {strategy}, expected numbers of at least 1")

@@ -97,8 +97,11 @@ def tensor_groups(files: Sequence[StrategyFile]) -> tuple[tuple[int, ...], ...]:
     return tuple(found)
 
 
-def check_rings(groups: RingGroups, files: Sequence[StrategyFile], where: str) -> None:
-    """Raises ConfigError unless each tensor group of the strategy files is one of the side file and inside one ring."""
+def check_rings(groups: RingGroups, files: Sequence[StrategyFile], where: str, inside: bool = True) -> None:
+    """Raises ConfigError unless each tensor group of the strategy files is one of the side file and inside one ring.
+
+    Without `inside` it may reach over several rings, as one must that is larger than each.
+    """
     said = {tuple(sorted(group.ranks)): group for group in groups.groups.get("tensor", [])}
     for ranks in tensor_groups(files):
         if ranks not in said:
@@ -106,7 +109,7 @@ def check_rings(groups: RingGroups, files: Sequence[StrategyFile], where: str) -
                 f"{where}: the strategy files have a tensor group of the ranks {', '.join(map(str, ranks))}, which is "
                 "not among groups.tensor; write both from one plan"
             )
-        if said[ranks].ring is None:
+        if inside and said[ranks].ring is None:
             raise ConfigError(
                 f"{where}: the tensor group of the ranks {', '.join(map(str, ranks))} is spread over several rings: "
                 f"slots {', '.join(map(str, said[ranks].slots))}; take another order of ranks"

@@ -15,8 +15,8 @@ from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.parallel.plan.settings import Settings
 from mindspeed_ms.parallel.plan.strategy.graph import PASSING, Graph, Operator
 
-_NUMBER = re.compile(r"(?:^|[./])(\d+)(?=[./])")
-_SCOPE = re.compile(r"/(\d+)-")  # MindSpore names a cell of a list by its number and class
+_NUMBER = re.compile(r"(?:^|[./])(\d{1,6})(?=[./])")
+_SCOPE = re.compile(r"/(\d{1,6})-")  # MindSpore names a cell of a list by its number and class
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,18 @@ def layer_of(parameter: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
+def count_layers(graph: Graph) -> int:
+    """How many layers the parameters' names tell. Raises ConfigError where they leave one out."""
+    numbers = {layer for name in graph.parameters if (layer := layer_of(name)) is not None}
+    missing = next(layer for layer in range(len(numbers) + 1) if layer not in numbers)
+    if missing < len(numbers):
+        raise ConfigError(
+            f"{graph.where}: parameters of the layer {max(numbers)}, but none of the layer {missing}; expected layers "
+            "that are numbered from 0 in the names of parameters; export the whole network"
+        )
+    return len(numbers)
+
+
 def _place(graph: Graph, chunk_of_layer: list[int]) -> dict[str, int]:
     """The chunk of each value that needs a parameter; loads of parameters without a layer are left out.
 
@@ -91,8 +103,7 @@ def _latest(graph: Graph, chunk_of_layer: list[int]) -> dict[str, int]:
 
 
 def _chunks(graph: Graph, settings: Settings) -> list[int]:
-    numbers = {layer for name in graph.parameters if (layer := layer_of(name)) is not None}
-    layers = max(numbers, default=-1) + 1
+    layers = count_layers(graph)
     chunks = settings.pipeline * settings.virtual
     if settings.layers:
         if len(settings.layers) != chunks or sum(settings.layers) != layers:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _MOST_VARINT = 10  # bytes
+_MOST_FIELDS = 1 << 20  # of one message: the nodes of a network of 1,000 layers are fewer
 
 Fields = dict[int, list["int | memoryview"]]
 
@@ -17,7 +18,9 @@ def parse(data: memoryview) -> Fields:
     Raises ValueError where the bytes are no such fields.
     """
     found: Fields = {}
-    for number, value in _fields(data):
+    for count, (number, value) in enumerate(_fields(data)):
+        if count >= _MOST_FIELDS:
+            raise ValueError(f"has more than {_MOST_FIELDS} fields in one message")
         found.setdefault(number, []).append(value)
     return found
 
@@ -30,6 +33,8 @@ def numbers(values: Iterable[int | memoryview]) -> list[int]:
             found.append(_signed(value))
             continue
         at = 0
+        if len(value) > _MOST_VARINT * _MOST_FIELDS:
+            raise ValueError(f"has a list of numbers of {len(value)} bytes")
         while at < len(value):
             number, at = _varint(value, at)
             found.append(_signed(number))

@@ -9,12 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mindspeed_ms.errors import ConfigError
+from mindspeed_ms.parallel.plan.model import read_model
 from mindspeed_ms.parallel.plan.settings import Settings
-from mindspeed_ms.parallel.plan.strategy.check import check
+from mindspeed_ms.parallel.plan.strategy import wire
+from mindspeed_ms.parallel.plan.strategy.check import check, check_network
 from mindspeed_ms.parallel.plan.strategy.graph import read_graph
-from mindspeed_ms.parallel.plan.strategy.layout import Layout
+from mindspeed_ms.parallel.plan.strategy.layout import Layout, checked
 from mindspeed_ms.parallel.plan.strategy.make import StrategyFile, make_strategies
 from mindspeed_ms.parallel.plan.strategy.read import from_json, from_protobuf, read_strategy
+from mindspeed_ms.parallel.plan.strategy.stages import count_layers
 from mindspeed_ms.parallel.plan.strategy.write import to_json, to_protobuf, write_strategies
 
 SETTINGS = Settings(data=2, tensor=2, pipeline=2)
@@ -157,3 +160,60 @@ def test_open_shapes_and_unknown_values_are_refused(mindir):
     net.node("ReLU", "r/ReLU-op0", ["nothing"], 4, 16)
     with pytest.raises(ConfigError, match="takes 'nothing', which nothing before it makes"):
         net.graph()
+
+
+def test_a_graph_of_another_model_is_refused(make_decoder):
+    layer = make_decoder()
+    shape = read_model(
+        {
+            "model_type": "llama",
+            "hidden_size": 8,
+            "intermediate_size": 16,
+            "num_hidden_layers": 7,
+            "num_attention_heads": 2,
+            "vocab_size": 32,
+        },
+        "seven",
+    )
+    with pytest.raises(ConfigError, match=r"graph of another network than .*: it has \d+ layers, expected 7"):
+        check_network(layer, shape)
+    wide = dataclasses.replace(shape, layers=count_layers(layer), hidden=4096)
+    with pytest.raises(ConfigError, match=r"its parameters are \d+ numbers, expected about \d{6,}"):
+        check_network(layer, wide)
+
+
+def test_a_matrix_of_more_devices_than_there_are_is_refused():
+    with pytest.raises(ConfigError, match="expected at most 1048576 devices"):
+        checked(Layout((1 << 40, 1 << 40), (0, -1)), "x")
+
+
+def test_a_negative_stage_is_refused():
+    item = {"a": {"stage": -1, "parallel_strategy": [[1]]}}
+    with pytest.raises(ConfigError, match="the stage is -1"):
+        from_json(json.dumps({"parallel_strategy_item": item}).encode(), "x")
+
+
+def test_a_message_of_endless_fields_is_refused(monkeypatch):
+    monkeypatch.setattr(wire, "_MOST_FIELDS", 1000)
+    with pytest.raises(ConfigError, match="more than 1000 fields"):
+        read_graph(b"\x08\x01" * 1001, "x")
+    with pytest.raises(ConfigError, match="list of numbers of"):
+        from_protobuf(wire.put_bytes(3, wire.put_bytes(2, wire.put_bytes(1, wire.put_bytes(1, b"\x01" * 10001)))), "x")
+
+
+def test_a_damaged_operator_is_named(mindir):
+    mindir = mindir()
+    ids = mindir.input("ids", 2, 4)
+    mindir.node("Reshape", "net/Reshape-op0", [ids, mindir.constant((3, 5))], 3, 5)
+    with pytest.raises(ConfigError, match="Reshape-op0 has other inputs or shapes than a Reshape can have"):
+        make_strategies(mindir.graph(), Settings(data=2, tensor=2))
+
+
+def test_a_layer_that_is_left_out_is_told(mindir):
+    mindir = mindir()
+    ids = mindir.input("ids", 2, 4)
+    mindir.parameter("layers.0.w", 8, 8)
+    mindir.parameter("layers.99999.w", 8, 8)
+    mindir.node("Cast", "net/Cast-op0", [ids], 2, 4)
+    with pytest.raises(ConfigError, match="parameters of the layer 99999, but none of the layer 1"):
+        count_layers(mindir.graph())
