@@ -73,7 +73,13 @@ def plan(
     given: dict[str, Any] = dict(data=data, tensor=tensor, pipeline=pipeline, context=context, expert=expert)
     given |= dict(micro_batch=micro_batch, zero=zero, recompute=recompute, virtual=virtual, devices=devices)
     limits = o.limits({**given, "sequence_parallel": sequence_parallel}, memory, layers, schedule, top)
+    if out is None and (strategy or graph or ips or nodes):
+        raise ConfigError("--strategy, --graph, --ips and --nodes are about files; give --out FOLDER for them")
     shape = read_model(model)
+    if strategy and graph is None:
+        from mindspeed_ms.cli.plan_write import network_of
+
+        network_of(model)  # what cannot be exported is told before the search
     where = t.load(cluster, servers, link, measured, accelerator, like)
     with busy("Searching"):
         made = make_plan(shape, where, Job(seq, global_batch), limits, vary=vary)
@@ -88,8 +94,6 @@ def plan(
             written, missing = write_all(
                 made, Wanted(out, model, graph, strategy, read_addresses(ips or []), names, run)
             )
-    elif strategy or graph or ips or nodes:
-        raise ConfigError("--strategy, --graph, --ips and --nodes are about files; give --out FOLDER for them")
     if as_json:
         _print_json(made, written, missing)
     else:

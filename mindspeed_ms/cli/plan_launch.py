@@ -33,7 +33,8 @@ def launch_files(plan: "Plan", wanted: Wanted, has_table: bool) -> Files:
         raise Left(f"{error}; give --nodes") from None
     names = [path.name for path in written if not path.name.startswith("node")]
     how = "msrun" if launch.as_msrun else "each rank, as the rank table places it,"
-    files = [("launch/node*.sh", f"{how} on each of {len(launch.nodes)} servers{note}")]
+    where = f"each of {len(launch.nodes)} servers" if len(launch.nodes) > 1 else "the server"
+    files = [("launch/node*.sh", f"{how} on {where}{note}")]
     return files + [(f"launch/{name}", _FORMS[name]) for name in names]
 
 

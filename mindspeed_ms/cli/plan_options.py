@@ -106,16 +106,16 @@ Vary = Annotated[
     ),
 ]
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def parse_bytes(text: str, option: str = "--memory") -> int:
     """Bytes of a text such as 58GB or 59392MiB; units are powers of 1024, as device memory is told in."""
     from mindspeed_ms.errors import ConfigError
 
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", text.strip(), re.IGNORECASE)
     if not found or not float(found[1]):
-        raise ConfigError(f"{option} {text!r}: expected a size such as 58GB")
+        raise ConfigError(f"{option} {text!r}: expected a size with its unit, such as 58GB")
     return int(float(found[1]) * _UNITS[found[2].upper()])
 
 

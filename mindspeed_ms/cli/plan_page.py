@@ -123,6 +123,15 @@ def _run(stages: Sequence[int]) -> bool:
 
 
 def _topology(plan: "Plan") -> Markup:
+    from mindspeed_ms.errors import ConfigError
+
+    try:
+        return section("Topology", *_pictures(plan), note="A device has the colour of its group.")
+    except ConfigError as error:  # matplotlib is not there, or a server is too large to draw
+        return section("Topology", note=f"No picture: {error}.")
+
+
+def _pictures(plan: "Plan") -> list[Markup]:
     from mindspeed_ms.parallel.topology.groups import Arrangement
     from mindspeed_ms.parallel.topology.plot import render
 
@@ -135,7 +144,7 @@ def _topology(plan: "Plan") -> Markup:
         figures.append(tag("figure", join([tag("figcaption", f"{dimension} groups"), image])))
     if not figures:
         figures.append(tag("figure", _image(render(plan.cluster, None, form="png"), "the cluster")))
-    return section("Topology", *figures, note="A device has the colour of its group.")
+    return figures
 
 
 def _image(png: bytes, said: str) -> Markup:

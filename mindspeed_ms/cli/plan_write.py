@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mindspeed_ms.config.decoder import DecoderSpec
     from mindspeed_ms.parallel.plan.plan_data import Plan
     from mindspeed_ms.parallel.plan.planner import Made
     from mindspeed_ms.parallel.plan.strategy.graph import Graph
@@ -50,7 +51,7 @@ def write_all(made: "Made", wanted: Wanted) -> tuple[Files, list[str]]:
     def launch(plan: "Plan", wanted: Wanted) -> Files:
         return launch_files(plan, wanted, any(name == "rank_table.json" for name, _ in files))
 
-    for write in (_rings, _strategies, _rank_table, _mindformers, _picture, launch):
+    for write in (_rings, _strategies, _rank_table, _mindformers, _picture, _dot, launch):
         try:
             files += write(plan, wanted)
         except Left as left:
@@ -147,22 +148,27 @@ def _graph(plan: "Plan", wanted: Wanted) -> "Graph":
             return read_graph(read_regular(wanted.graph, 2 << 30), str(wanted.graph))
         except OSError as error:
             raise ConfigError(f"{wanted.graph}: cannot be read: {error.strerror}; give an exported MINDIR") from None
+    from mindspeed_ms.export.network import network_graph
+
+    batch = plan.settings.data * plan.settings.micro_batch
+    return read_graph(network_graph(network_of(wanted.model), batch, plan.job.seq), wanted.model)
+
+
+def network_of(model: str) -> "DecoderSpec":
+    """The network that --strategy exports. Raises ConfigError for a name, and for a kind that cannot be built here."""
     import json
 
     from mindspeed_ms.cli.output import read_text
     from mindspeed_ms.errors import ConfigError
-    from mindspeed_ms.export.network import network_graph
     from mindspeed_ms.models import spec_from_hf
 
-    path = Path(wanted.model)
+    path = Path(model)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
         raise ConfigError(
-            f"--strategy: {wanted.model} is a name, and a network is made from a config.json; give its folder as MODEL"
+            f"--strategy: {model} is a name, and a network is made from a config.json; give its folder as MODEL"
         )
-    batch = plan.settings.data * plan.settings.micro_batch
-    spec = spec_from_hf(json.loads(read_text(path)), str(path))
-    return read_graph(network_graph(spec, batch, plan.job.seq), str(path))
+    return spec_from_hf(json.loads(read_text(path)), str(path))
 
 
 def _rank_table(plan: "Plan", wanted: Wanted) -> Files:
@@ -196,13 +202,24 @@ def _mindformers(plan: "Plan", wanted: Wanted) -> Files:
 
 
 def _picture(plan: "Plan", wanted: Wanted) -> Files:
+    from mindspeed_ms.errors import ConfigError
     from mindspeed_ms.parallel.topology.groups import Arrangement
-    from mindspeed_ms.parallel.topology.plot import dot, plot
+    from mindspeed_ms.parallel.topology.plot import render
 
-    arrangement = Arrangement(plan.order, plan.groups)
-    _write(wanted.folder / "topology.dot", dot(plan.cluster, arrangement))
-    plot(plan.cluster, arrangement, wanted.folder / "topology.svg")
-    return [("topology.svg", "links and tensor groups"), ("topology.dot", "the same for Graphviz")]
+    try:
+        picture = render(plan.cluster, Arrangement(plan.order, plan.groups))
+    except ConfigError as error:  # matplotlib is not there, or a server is too large to draw
+        raise Left(f"topology.svg: {error}") from None
+    _write(wanted.folder / "topology.svg", picture.decode())
+    return [("topology.svg", "links and tensor groups")]
+
+
+def _dot(plan: "Plan", wanted: Wanted) -> Files:
+    from mindspeed_ms.parallel.topology.groups import Arrangement
+    from mindspeed_ms.parallel.topology.plot import dot
+
+    _write(wanted.folder / "topology.dot", dot(plan.cluster, Arrangement(plan.order, plan.groups)))
+    return [("topology.dot", "links and tensor groups for Graphviz")]
 
 
 def command_of(run: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 
 import pytest
 import typer
@@ -89,6 +90,48 @@ def test_a_folder_without_a_whole_plan_has_no_plan_json(interleaved, tmp_path):
     (tmp_path / "no.mindir").write_bytes(b"\x00" * 64)
     assert isinstance(_run("910b", out, "--graph", tmp_path / "no.mindir")[1], ConfigError)
     assert not (out / "plan.json").exists()
+
+
+def test_without_matplotlib_all_but_the_pictures_is_written(tmp_path, monkeypatch):
+    out = tmp_path / "job"
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    said, error = _run("910b", out)
+    assert error is None
+    (line,) = [line for line in json.loads(said)["not_written"] if "matplotlib" in line]
+    assert line.startswith("topology.svg: ") and "pip install" in line
+    assert not (out / "topology.svg").exists()
+    for name in ("plan.json", "topology.dot", "rank_table.json", "launch/node0.sh"):
+        assert (out / name).exists(), name
+    page = (out / "report.html").read_text()
+    assert "matplotlib is not installed" in page and "<svg" in page and "<img" not in page
+
+
+def test_a_server_too_large_to_draw_has_a_plan_all_the_same(tmp_path):
+    large = tmp_path / "large.yaml"
+    large.write_text("accelerator: 910B2\nserver:\n  devices: 80\n  otherwise: HCCS\n")
+    said, error = _run(large, tmp_path / "job", "--devices", 8)
+    assert error is None
+    assert any("cannot be drawn" in line for line in json.loads(said)["not_written"])
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [(None, "llama2-7b is a name"), ({"model_type": "qwen3_moe"}, "'qwen3_moe' is not supported")],
+)
+def test_a_network_that_cannot_be_exported_is_told_before_the_search(tmp_path, monkeypatch, config, message):
+    from mindspeed_ms.parallel.plan import planner
+
+    monkeypatch.setattr(planner, "make_plan", lambda *_, **__: pytest.fail("searched"))
+    model = "llama2-7b"
+    if config:
+        sizes = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=128, num_experts=4)
+        sizes |= dict(moe_intermediate_size=64, num_experts_per_tok=2, intermediate_size=128)
+        model = tmp_path / "config.json"
+        model.write_text(json.dumps(sizes | config))
+    arguments = [str(model), "--cluster", "910b", "-o", str(tmp_path / "job"), "--strategy"]
+    error = CliRunner().invoke(app, arguments).exception
+    assert isinstance(error, ConfigError) and message in str(error)
+    assert not (tmp_path / "job").exists()
 
 
 @pytest.mark.parametrize("run", ["'", "", "--sim_level=0 train.py"])
