@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mindspeed_ms.parallel.plan import compute, parameters
 from mindspeed_ms.parallel.plan.compute import PieceTime, Split
@@ -168,6 +169,7 @@ class Pieces:
         self._layers: dict[bool, _Layer] = {}
         self._chunks: dict[tuple, Chunk] = {}
         self._counts: dict[tuple, Count] = {}
+        self.known: dict[tuple, Any] = {}  # what others found out about stages made of these chunks
         split = Split(settings.tensor, settings.context, settings.expert, settings.sequence_parallel)
         args = (shape, job.seq, settings.micro_batch, split, cluster.accelerator, rate)
         groups = group_shapes(cluster, settings, "tensor", order)

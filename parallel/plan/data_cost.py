@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mindspeed_ms.parallel.plan import overlap
-from mindspeed_ms.parallel.plan.chunk_cost import Chunk
+from mindspeed_ms.parallel.plan.chunk_cost import Chunk, Pieces
 from mindspeed_ms.parallel.plan.parameters import Count
-from mindspeed_ms.parallel.plan.rank_groups import Order, group_shapes, slowest
-from mindspeed_ms.parallel.plan.settings import Job, Settings
-from mindspeed_ms.parallel.topology.cluster import Cluster
+from mindspeed_ms.parallel.plan.rank_groups import group_shapes, slowest
+from mindspeed_ms.parallel.plan.settings import Settings
 
 Load = tuple[float, float, float]  # a stage and micro-batch: seconds, on the links of the data group: waited, hidden
 
@@ -36,42 +35,36 @@ class DataCost:
 
 
 def data_of_stages(
-    settings: Settings,
-    cluster: Cluster,
-    job: Job,
-    weights: Sequence[Count],
-    chunks: Sequence[Chunk],
-    layers: Sequence[int],
-    order: Order,
+    settings: Settings, pieces: Pieces, weights: Sequence[Count], chunks: Sequence[Chunk], layers: Sequence[int]
 ) -> list[DataCost]:
-    """weights, layers: of each stage. Stages in the middle are alike: what differs is worked out once."""
+    """weights, layers: of each stage. Stages that are alike are worked out once."""
     stages = settings.pipeline
     if settings.data * settings.context == 1:
         return [DataCost()] * stages
-    known: dict[tuple, DataCost] = {}
+    known = pieces.known
     found = []
     for stage in range(stages):
         own = chunks[stage::stages]
-        key = (weights[stage], layers[stage], *map(id, own))
+        # Chunks are kept by `pieces`: the same one is one object.
+        key = (settings.zero, settings.micro_batches, weights[stage], layers[stage], *map(id, own))
         cost = known.get(key)
         if cost is None:
             ahead = tuple(sum(part) for part in zip(*(chunk.load for chunk in own), strict=True))
             back = tuple(sum(part) for part in zip(*(chunk.load_back for chunk in own), strict=True))
-            cost = known[key] = _data(settings, cluster, job, weights[stage], ahead, back, layers[stage], order)
+            cost = known[key] = _data(settings, pieces, weights[stage], ahead, back, layers[stage])
         found.append(cost)
     return found
 
 
 def _data(
     settings: Settings,
-    cluster: Cluster,
-    job: Job,
+    pieces: Pieces,
     weights: Count,
     ahead: tuple[float, ...],
     back: tuple[float, ...],
     layers: int,
-    order: Order,
 ) -> DataCost:
+    cluster, job, order = pieces.cluster, pieces.job, pieces.order
     dense = group_shapes(cluster, settings, "data", order)
     expert = group_shapes(cluster, settings, "expert_data", order)
     if not dense and not expert:
@@ -112,8 +105,9 @@ def _per_layer(load: tuple[float, ...], layers: int) -> Load:
 def _behind(layers: int, layer: Load, nbytes: float, cost: Callable[[float], float]) -> tuple[float, float]:
     """Seconds that all layers are longer when each sends so many bytes behind its computation; of communication."""
     seconds, waited, hidden = layer
-    _, found = overlap.best_even_bucket(layers, max(seconds - hidden, 0.0), nbytes, cost)
-    return found.exposed + (found.hidden * waited / seconds if seconds else 0.0), found.communication
+    free = max(seconds - hidden, 0.0)
+    _, found = overlap.best_even_bucket(layers, free, nbytes, cost)
+    return found.exposed + (found.hidden * waited / free if free else 0.0), found.communication
 
 
 def _gradients(forward: Load, backward: Load, reduce: float, layers: float) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from mindspeed_ms.parallel.plan.floor import Floor
 from mindspeed_ms.parallel.plan.memory import Memory, StageMemory
 from mindspeed_ms.parallel.plan.model import ModelShape
 from mindspeed_ms.parallel.plan.settings import Job, Settings
-from mindspeed_ms.parallel.plan.step_time import StepTime, Work, chunk_seconds, played, work_of
+from mindspeed_ms.parallel.plan.step_time import StepTime, Work, chunk_seconds, pipeline_bound, played, work_of
 from mindspeed_ms.parallel.topology.cluster import Cluster
 from mindspeed_ms.parallel.topology.groups import Arrangement, arrange
 
@@ -45,6 +45,10 @@ class Evaluator:
 
     @cached_property
     def _floors(self) -> dict[tuple[int, ...], Floor]:
+        return {}
+
+    @cached_property
+    def _wins(self) -> dict[tuple[int, ...], bool]:
         return {}
 
     @cached_property
@@ -121,6 +125,15 @@ class Evaluator:
             found = self._pieces[key] = Pieces(self.shape, settings, self.cluster, self.job, rate, order)
         return found
 
+    def sequence_parallel_wins(self, base: Settings) -> bool:
+        """Whether no step is longer with norms split along the sequence; base: without."""
+        key = _degrees(base)
+        found = self._wins.get(key)
+        if found is None:
+            split = self.pieces(replace(base, sequence_parallel=True))
+            found = self._wins[key] = split.never_slower(self.pieces(base))
+        return found
+
     def time(self, settings: Settings) -> StepTime:
         """Seconds of a step and its parts."""
         pieces = self.pieces(settings)
@@ -138,6 +151,10 @@ class Evaluator:
         """Seconds that no step is shorter than: what `time` gives is never less, and takes longer to find."""
         return self.work(settings).bound(settings)
 
+    def quick(self, settings: Settings) -> float:
+        """As `bound`, but for what ZeRO and gradients add: lower, and far quicker to find."""
+        return pipeline_bound(settings, *self.chunks(settings), self.pieces(settings).transfer)
+
     def coarse(self, settings: Settings, zeros: Sequence[int] = (0, 1, 2, 3)) -> float:
         """As `bound`, of every way to split the layers and each of these ZeRO stages, as far as it may fit.
 
@@ -147,7 +164,7 @@ class Evaluator:
         floor = self._floors.get(key)
         if floor is None:
             floor = self._floors[key] = Floor(self.shape, settings, self.job, self.pieces(settings))
-        return min((floor.seconds(settings, zero) for zero in zeros if floor.bytes(zero) <= self.limit), default=inf)
+        return min((floor.seconds(settings, zero) for zero in zeros if floor.bytes[zero] <= self.limit), default=inf)
 
     def varied(
         self, *, cluster: Cluster | None = None, memory_limit: int | None = None, efficiency: float = 1.0

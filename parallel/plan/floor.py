@@ -30,24 +30,29 @@ class Floor:
             for number, experts in zip(self._kinds, (False, True), strict=True)
             if number
         )
+        self._wholes = [self._whole(zero) for zero in range(4)]
+        self.bytes = [self._least(zero) for zero in range(4)]  # by ZeRO stage, on the fullest device
 
     def seconds(self, settings: Settings, zero: int) -> float:
         """Of a step, with the work and what ZeRO sends spread over the stages as well as it can be."""
-        stages, count = settings.pipeline, settings.micro_batches
-        ahead, back, gather, reduce = self._ahead, self._back, self._gather, self._reduce
-        whole = ahead + back
-        if zero == 2:
-            whole = max(whole, reduce)
-        elif zero == 3:
-            # Each layer is a slot as long as its computation and as what is sent beside it.
-            whole = max(max(ahead, gather) + max(back, gather), 2 * gather + reduce)
+        stages, count, whole = settings.pipeline, settings.micro_batches, self._wholes[zero]
         if settings.schedule in ("1f1b", "gpipe"):
             # The longest stage is shortest where each is shorter than the one before by a share 1 / micro-batches.
             return whole / (1 - (1 - 1 / count) ** stages)
         return whole * count / stages
 
-    def bytes(self, zero: int) -> float:
-        """On the fullest device: it has no less than the mean, with every layer computed again."""
+    def _whole(self, zero: int) -> float:
+        """Seconds of one micro-batch on all stages together."""
+        ahead, back, gather, reduce = self._ahead, self._back, self._gather, self._reduce
+        if zero < 2:
+            return ahead + back
+        if zero == 2:
+            return max(ahead + back, reduce)
+        # Each layer is a slot as long as its computation and as what is sent beside it.
+        return max(max(ahead, gather) + max(back, gather), 2 * gather + reduce)
+
+    def _least(self, zero: int) -> float:
+        """Bytes of the fullest device: it has no less than the mean, with every layer computed again."""
         job, settings, count = self._job, self._settings, self._count
         shards = settings.data * settings.context
         share = count.dense / shards + count.expert / max(1, shards // settings.expert)

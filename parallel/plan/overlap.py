@@ -65,7 +65,8 @@ def slot(seconds: float, waited: float, hidden: float, load: float) -> float:
     """
     if not load or not seconds:
         return seconds + load
-    return max(seconds, load + hidden) + waited * min(1.0, load / seconds)
+    free = seconds - hidden
+    return max(seconds, load + hidden) + (waited * min(1.0, load / free) if free > 0 else waited)
 
 
 def even_layers(layers: int, seconds: float, nbytes: float, bucket: int, cost: Callable[[float], float]) -> Overlap:

@@ -100,12 +100,15 @@ def clashes(cluster: Cluster, settings: Settings, dimension: str, order: Order =
 
     Tensor groups have no pair of ranks in common with them, so that wires of their own do not come into their way.
     """
-    own = _widest(cluster, settings, dimension, order)
-    data = _widest(cluster, settings, "data", order) | _widest(cluster, settings, "expert_data", order)
+    own = _outermost(group_shapes(cluster, settings, dimension, order))
+    if not own:
+        return False
+    data = _outermost(group_shapes(cluster, settings, "data", order))
+    data |= _outermost(group_shapes(cluster, settings, "expert_data", order))
     return any(shared or dimension != "tensor" for _, shared in own & data)
 
 
-def _widest(cluster: Cluster, settings: Settings, dimension: str, order: Order) -> frozenset[tuple[str, bool]]:
+@lru_cache(maxsize=1 << 12)
+def _outermost(shapes: tuple[GroupShape, ...]) -> frozenset[tuple[str, bool]]:
     """Kinds of link of the outermost level, and whether all such links of a device share one port."""
-    shapes = group_shapes(cluster, settings, dimension, order)
     return frozenset((shape.levels[-1].ring.kind, shape.levels[-1].ring.shared) for shape in shapes)

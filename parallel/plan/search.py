@@ -85,35 +85,39 @@ def search(
     return ranking
 
 
+_BASE, _SPLIT, _BOUNDED = range(3)  # what of settings is chosen already, and how well they are bounded
+
+
 def _best_first(bases: list[Settings], evaluator: Evaluator, limits: Limits, ranking: Ranking, best: _Best) -> None:
-    """Look at what may be the fastest first: bases by a coarse bound, then each split and ZeRO stage by a finer one."""
+    """Look at what may be the fastest first: bases by a coarse bound, then each split and ZeRO stage by finer ones."""
     ranking.groups = len(bases)
-    heap = [(coarse, at, base, False) for at, (coarse, base) in enumerate(_coarse(bases, evaluator, limits))]
+    heap = [(coarse, at, base, _BASE) for at, (coarse, base) in enumerate(_coarse(bases, evaluator, limits))]
     heapq.heapify(heap)
     count = len(heap)
     while heap:
-        bound, _, settings, is_split = heapq.heappop(heap)
+        bound, at, settings, known = heapq.heappop(heap)
         if bound == float("inf"):
             ranking.too_large += 1
         elif bound >= best.worst(settings):
             ranking.pruned += 1
-        elif is_split:
+        elif known == _BOUNDED:
             _try(settings, evaluator, limits, ranking, best)
+        elif known == _SPLIT:
+            heapq.heappush(heap, (max(bound, evaluator.bound(settings)), at, settings, _BOUNDED))
         else:
             for finer, split in _splits(settings, evaluator, limits):
-                if finer < best.worst(settings):
-                    count += 1
-                    heapq.heappush(heap, (max(bound, finer), count, split, True))
-                else:
-                    ranking.pruned += 1
+                count += 1
+                heapq.heappush(heap, (max(bound, finer), count, split, _SPLIT))
 
 
 def _splits(base: Settings, evaluator: Evaluator, limits: Limits) -> Iterator[tuple[float, Settings]]:
-    levels = [zero for zero in candidates.zeros(base, limits) if evaluator.coarse(base, (zero,)) < float("inf")]
+    """Each split with each ZeRO stage that may fit, and the higher of the bounds of the two apart."""
+    levels = {zero: evaluator.coarse(base, (zero,)) for zero in candidates.zeros(base, limits)}
     for split in splits(base, evaluator, limits):
-        for zero in levels:
-            settings = replace(split, zero=zero)
-            yield evaluator.bound(settings), settings
+        quick = evaluator.quick(split)
+        for zero, coarse in levels.items():
+            if coarse < float("inf"):
+                yield max(quick, coarse), replace(split, zero=zero)
 
 
 def _coarse(bases: list[Settings], evaluator: Evaluator, limits: Limits) -> Iterator[tuple[float, Settings]]:
@@ -130,7 +134,7 @@ def _sequences(base: Settings, evaluator: Evaluator, limits: Limits) -> Iterator
             continue
         settings = replace(base, sequence_parallel=sequence)
         yield settings
-        if sequence and evaluator.pieces(settings).never_slower(evaluator.pieces(base)):
+        if sequence and evaluator.sequence_parallel_wins(base):
             return
 
 

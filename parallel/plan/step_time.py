@@ -6,6 +6,7 @@ hide). Stages then run by their schedule; the gradients of the last micro-batch 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -102,20 +103,32 @@ class Work:
     optimizer: float
 
     def bound(self, settings: Settings) -> float:
-        """Seconds that no step is shorter than, by the work of each stage and of those before it.
+        """Seconds that no step is shorter than."""
+        tails = [piece.tail for piece in self.data]
+        return pipeline_bound(settings, self.forward, self.backward, self.transfer, tails) + self.optimizer
 
-        A stage begins when the first micro-batch has come through all stages before it, works on every micro-batch,
-        and the last one then goes back through them. Zero bubble may leave weight gradients for that time.
-        """
-        stages, count, forward, backward = settings.pipeline, settings.micro_batches, self.forward, self.backward
-        zero_bubble = settings.schedule == "zero_bubble"
-        longest = before = after = 0.0
-        for stage in range(stages):
-            work = sum(forward[stage::stages]) + sum(backward[stage::stages])
-            longest = max(longest, before + count * work + max(after, self.data[stage].tail))
-            before += forward[stage] + self.transfer
-            after += 0.0 if zero_bubble else backward[stage] + self.transfer
-        return longest + self.optimizer
+
+def pipeline_bound(
+    settings: Settings,
+    forward: Sequence[float],
+    backward: Sequence[float],
+    transfer: float,
+    tails: Sequence[float] = (),
+) -> float:
+    """Seconds that a pipeline takes at least, by the work of each stage and of those before it.
+
+    A stage begins when the first micro-batch has come through all stages before it, works on every micro-batch, and the
+    last one then goes back through them. Zero bubble may leave weight gradients for that time.
+    """
+    stages, count = settings.pipeline, settings.micro_batches
+    zero_bubble = settings.schedule == "zero_bubble"
+    longest = before = after = 0.0
+    for stage in range(stages):
+        work = sum(forward[stage::stages]) + sum(backward[stage::stages])
+        longest = max(longest, before + count * work + max(after, tails[stage] if tails else 0.0))
+        before += forward[stage] + transfer
+        after += 0.0 if zero_bubble else backward[stage] + transfer
+    return longest
 
 
 def work_of(settings: Settings, pieces: Pieces) -> Work:
@@ -131,7 +144,7 @@ def work_of(settings: Settings, pieces: Pieces) -> Work:
         ]
     weights = [pieces.count(own, at == 0, at == stages - 1) for at, own in enumerate(stage_kinds)]
     layers = [plain + experts for plain, experts in stage_kinds]
-    data = data_of_stages(settings, pieces.cluster, pieces.job, weights, chunks, layers, pieces.order)
+    data = data_of_stages(settings, pieces, weights, chunks, layers)
     optimizer = _optimizer(settings, pieces.cluster, pieces.job, weights, pieces.rate)
     if settings.zero >= 2:
         waits = [data[at % stages].waits(plain + experts) for at, (plain, experts) in enumerate(kinds)]

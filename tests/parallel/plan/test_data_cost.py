@@ -153,6 +153,12 @@ def test_what_is_gathered_hides_no_better_than_the_link_is_free():
     assert slot(0.0, 0.0, 0.0, 3.0) == 3.0 and slot(5.0, 1.0, 0.0, 0.0) == 5.0
 
 
+def test_a_longer_computation_never_makes_a_shorter_slot():
+    for load in (0.5, 2.0, 5.0, 9.0):
+        slots = [slot(seconds / 10, 1.0, 2.0, load) for seconds in range(30, 200)]
+        assert slots == sorted(slots)
+
+
 @pytest.mark.parametrize(("zero", "width"), [(0, 0), (1, 0), (2, 4), (3, 4 + 2)])
 def test_memory_holds_two_whole_layers_of_what_is_spread_and_sent(zero, width):
     job = Job(128)

@@ -123,6 +123,16 @@ def test_counting_what_repeats_gives_what_playing_all_gives(data):
     assert span(schedule, stages, micro_batches, forward, backward, transfer).seconds == pytest.approx(every, rel=0.02)
 
 
+def test_no_stage_ends_before_its_work_is_done_where_what_repeats_is_counted():
+    # Rounds of 8 micro-batches, of which the first ones hide that the first three stages have more to do.
+    forward, backward = [4.0] * 13 + [3.0] * 3, [8.0] * 13 + [6.0] * 3
+    args = ("interleaved", 8, 128, forward, backward, 0.05)
+    counted = span(*args)
+    for stage, end in enumerate(counted.ends):
+        assert end >= 128 * sum(forward[stage::8] + backward[stage::8])
+    assert counted.seconds == pytest.approx(play(*args).seconds, rel=1e-9)
+
+
 def test_counting_what_repeats_is_exact_for_equal_stages():
     for schedule, virtual in (("gpipe", 1), ("1f1b", 1), ("interleaved", 3), ("zero_bubble", 1)):
         args = (schedule, 8, 200, [1.0] * 8 * virtual, [2.0] * 8 * virtual, 0.1)

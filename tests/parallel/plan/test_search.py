@@ -26,6 +26,8 @@ GIB = 1 << 30
 DENSE = ModelShape("small", layers=4, hidden=2048, heads=16, kv_heads=4, head_dim=128, ffn=5504, vocab=32000)
 EXPERTS = replace(DENSE, name="experts", experts=4, top_k=2, expert_ffn=2048)
 PAIRS = (("X", "PIX", "SYS", "SYS"), ("PIX", "X", "SYS", "SYS"), ("SYS", "SYS", "X", "PIX"), ("SYS", "SYS", "PIX", "X"))
+LATENT = dict(q_lora_rank=768, kv_lora_rank=512, head_dim=192, rope_dim=64, v_head_dim=128)  # as DeepSeek has
+DEEP = replace(EXPERTS, name="deep", layers=3, experts=8, dense_layers=1, shared_ffn=2048, **LATENT)
 MESH = tuple(tuple("X" if a == b else "HCCS" for a in range(4)) for b in range(4))
 
 
@@ -38,6 +40,7 @@ CASES = {
     "dense": (DENSE, cluster_of(MESH), Job(2048, 4)),
     "dense over PCIe": (replace(DENSE, layers=5, vocab=64000), cluster_of(PAIRS), Job(4096, 2)),
     "experts": (EXPERTS, cluster_of(MESH), Job(2048, 4)),
+    "latent attention, experts but in the first layer, two servers": (DEEP, cluster_of(MESH, 2), Job(4096, 2)),
     "two servers": (replace(DENSE, layers=3), cluster_of(MESH, 2), Job(4096, 8)),
 }
 
@@ -92,7 +95,40 @@ def test_no_bound_is_above_what_it_bounds(case):
     for seconds, _, settings in costs[::7]:
         assert evaluator.bound(settings) <= seconds * (1 + 1e-9)
         plain = replace(settings, recompute="none", recompute_layers=None)
-        assert evaluator.coarse(plain) <= seconds * (1 + 1e-9)
+        assert evaluator.bound(plain) <= seconds * (1 + 1e-9)
+        assert evaluator.quick(plain) <= seconds * (1 + 1e-9)
+        assert evaluator.coarse(plain, (settings.zero,)) <= seconds * (1 + 1e-9)
+
+
+def test_no_settings_need_less_memory_than_what_rules_them_out(case):
+    shape, cluster, job, costs = case
+    for _, peak, settings in costs[::7]:
+        one = Evaluator(shape, cluster, job, memory_limit=peak)
+        assert one.coarse(settings, (settings.zero,)) < float("inf")
+    assert Evaluator(shape, cluster, job, memory_limit=1 << 20).coarse(costs[0][2]) == float("inf")
+
+
+def test_sequence_parallelism_is_never_slower_nor_larger_where_the_search_leaves_out_what_has_none(case):
+    shape, cluster, job, costs = case
+    by_settings = {settings: (seconds, peak) for seconds, peak, settings in costs}
+    evaluator = Evaluator(shape, cluster, job)
+    compared = 0
+    for settings, (seconds, peak) in by_settings.items():
+        split = replace(settings, sequence_parallel=True)
+        if settings.tensor > 1 and not settings.sequence_parallel and split in by_settings:
+            compared += 1
+            assert evaluator.sequence_parallel_wins(settings)
+            assert by_settings[split][0] <= seconds * (1 + 1e-9) and by_settings[split][1] <= peak
+    assert compared > 100
+
+
+def test_sequence_parallelism_that_is_slower_for_the_time_its_messages_take_is_said_to_be():
+    far = {kind: replace(link, latency=1e-2) for kind, link in cluster_of(PAIRS).links.items()}
+    slow = replace(cluster_of(PAIRS), links=far)
+    one = Settings(data=2, tensor=2, micro_batch=1)
+    evaluator = Evaluator(DENSE, slow, Job(2048, 4))
+    with_it = evaluator.time(replace(one, sequence_parallel=True)).total
+    assert evaluator.sequence_parallel_wins(one) == (with_it <= evaluator.time(one).total)
 
 
 @pytest.mark.parametrize("spec", ["910b", "910a", "910b-box16", "a3"])
@@ -104,6 +140,15 @@ def test_where_ranks_are_said_to_sit_in_their_own_order_the_arrangement_agrees(s
             settings = Settings(data=cluster.size // tensor // context, tensor=tensor, context=context)
             order = arrange(cluster, settings).order
             assert (evaluator.order(settings) or tuple(range(cluster.size))) == order
+
+
+def test_deepseek_v3_on_256_devices_takes_seconds():
+    cluster = load_cluster("910b", 32)
+    begin = time.process_time()
+    ranking = search(read_model("deepseek-v3"), cluster, Job(4096, 32), Limits(keep=1))
+    assert time.process_time() - begin < 10
+    assert ranking.best.settings.devices == 256 and ranking.best.peak <= ranking.limit
+    assert ranking.evaluated < ranking.groups / 10
 
 
 def test_70b_on_1024_devices_takes_less_than_ten_seconds():
