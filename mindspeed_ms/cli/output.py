@@ -102,9 +102,12 @@ def read_text(path: Path, most: int | None = None) -> str:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """A text file that is there wholly or not at all. Raises ConfigError that names it."""
+    """A text file that is there wholly or not at all; into a pipe, a device or a link as it is. Raises ConfigError."""
     partial = partial_path(path)
     try:
+        if path.is_symlink() or (path.exists() and not path.is_file()):  # /dev/stdout is not to be replaced by a file
+            path.write_text(text, encoding="utf-8")
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(path)
         try:

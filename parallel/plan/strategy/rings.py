@@ -7,7 +7,6 @@ groups that follow from it; this file, JSON of our own, says both, and can be ch
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,6 +16,7 @@ from pydantic import Field
 from mindspeed_ms.config.base import Config
 from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.parallel.plan.strategy.make import StrategyFile
+from mindspeed_ms.parallel.plan.strategy.write import write_whole
 from mindspeed_ms.paths import read_regular
 
 Rank = Annotated[int, Field(strict=True, ge=0)]
@@ -58,14 +58,7 @@ def ring_groups(
 
 def write_rings(groups: RingGroups, path: str | Path) -> Path:
     """Writes the side file whole or not at all."""
-    path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(json.dumps(groups.model_dump(), indent=1) + "\n", encoding="utf-8")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-    return path
+    return write_whole(Path(path), (json.dumps(groups.model_dump(), indent=1) + "\n").encode())
 
 
 def read_rings(path: str | Path) -> RingGroups:

@@ -7,9 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.parallel.plan.strategy import wire
 from mindspeed_ms.parallel.plan.strategy.layout import Layout, Shape
 from mindspeed_ms.parallel.plan.strategy.make import Strategy, StrategyFile
+from mindspeed_ms.paths import partial_path
 
 _CURRENT_STAGE = 1  # MindSpore counts the compilations that saved the file, from 1
 
@@ -17,20 +19,30 @@ _CURRENT_STAGE = 1  # MindSpore counts the compilations that saved the file, fro
 def write_strategy(file: StrategyFile, path: str | Path) -> Path:
     """Writes one stage's file whole or not at all: JSON where the name ends in `.json`, else protobuf."""
     path = Path(path)
-    data = to_json(file).encode() if path.suffix == ".json" else to_protobuf(file)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    return write_whole(path, to_json(file).encode() if path.suffix == ".json" else to_protobuf(file))
+
+
+def write_whole(path: Path, data: bytes) -> Path:
+    """Writes a file whole or not at all. Raises ConfigError that names it."""
+    partial = partial_path(path)
     try:
-        partial.write_bytes(data)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+        try:
+            partial.write_bytes(data)
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror}); give another folder") from None
     return path
 
 
 def write_strategies(files: tuple[StrategyFile, ...], folder: str | Path) -> list[Path]:
     """`stage_N.ckpt` and `stage_N.json` of every stage in the folder, which is made."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be made ({error.strerror}); give another folder") from None
     return [write_strategy(file, folder / f"stage_{file.stage}{end}") for file in files for end in (".ckpt", ".json")]
 
 

@@ -92,3 +92,12 @@ def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for arguments in ((tmp_path / "pipe",), ("--cluster", "910b", "--ips", f"a={tmp_path / 'pipe'}")):
         assert "not a plain file" in str(_run(*arguments)[1])
+
+
+def test_a_table_goes_into_a_pipe_as_it_is(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    assert _run("--cluster", "910b", "-o", tmp_path / "pipe")[1] is None
+    assert json.loads(os.read(reader, 1 << 16))["status"] == "completed"
+    os.close(reader)
+    assert (tmp_path / "pipe").is_fifo()

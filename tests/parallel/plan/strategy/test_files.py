@@ -1,7 +1,9 @@
 """Strategy files: read back as written, refused when they are none or of another network."""
 
 import dataclasses
+import errno
 import json
+import os
 import re
 
 import pytest
@@ -217,3 +219,14 @@ def test_a_layer_that_is_left_out_is_told(mindir):
     mindir.node("Cast", "net/Cast-op0", [ids], 2, 4)
     with pytest.raises(ConfigError, match="parameters of the layer 99999, but none of the layer 1"):
         count_layers(mindir.graph())
+
+
+def test_a_full_disk_leaves_no_part_of_a_file(files, tmp_path, monkeypatch):
+    def full(self, data):
+        self.touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    with pytest.raises(ConfigError, match=r"stage_0\.ckpt: cannot be written \(No space left"):
+        write_strategies(files, tmp_path)
+    assert not list(tmp_path.iterdir())
