@@ -63,6 +63,7 @@ def _job(plan: "Plan", wanted: Wanted, has_table: bool) -> "Launch":
         activation_bytes=plan.job.activation_bytes,
         groups=groups,
         pipeline=settings.pipeline,
+        most_buffer=plan.job.buffer_bytes,
     )
     nodes = tuple(plan.cluster.servers[server].name for server in placed)
     # The name of one server that nobody gave is that of its topology, which no network knows.

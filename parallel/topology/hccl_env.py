@@ -46,14 +46,16 @@ def advice(
     interface: str = "",
     deterministic: bool = False,
     algorithms: Mapping[str, str] | None = None,
+    most_buffer: int = 0,
 ) -> list[Variable]:
     """The variables a training job on this cluster should set; each passes `check`.
 
     `seq` counts the tokens of one device (split by the context dimension), `groups` the communication groups that one
-    rank is in. `algorithms` is for experiments: operator to algorithm, such as {"allreduce": "ring"}. Raises
-    ConfigError for a value that HCCL has no place for.
+    rank is in, `most_buffer` the bytes that memory has room for in each buffer (0: any number). `algorithms` is for
+    experiments: operator to algorithm, such as {"allreduce": "ring"}. Raises ConfigError for a value that HCCL has no
+    place for.
     """
-    found = [_buffer(micro_batch * seq * hidden * activation_bytes, groups)]
+    found = [_buffer(micro_batch * seq * hidden * activation_bytes, groups, most_buffer)]
     if len(cluster.servers) > 1:
         seconds = 1800 if pipeline > 1 else 600
         why = "processes compile for different times before they meet; the default is 120 s. The figure is a choice"
@@ -75,12 +77,13 @@ def advice(
     return found
 
 
-def _buffer(message: int, groups: int) -> Variable:
-    megabytes = max(1, math.ceil(message / (1 << 20)))
-    why = (
-        f"one micro-batch's activation, rounded up (default 200); a group holds it twice, "
-        f"{2 * megabytes} MB each, {2 * megabytes * groups} MB for {groups} groups"
-    )
+def _buffer(message: int, groups: int, most: int) -> Variable:
+    wanted = megabytes = max(1, math.ceil(message / (1 << 20)))
+    why = "one micro-batch's activation, rounded up (default 200)"
+    if most and wanted > most >> 20:
+        megabytes = max(1, most >> 20)
+        why = f"what the plan's memory has room for; one micro-batch's activation is {wanted} MB, and goes in pieces"
+    why += f"; a group holds it twice, {2 * megabytes} MB each, {2 * megabytes * groups} MB for {groups} groups"
     return Variable("HCCL_BUFFSIZE", str(megabytes), why, f"{GUIDE}HCCL_BUFFSIZE.md")
 
 

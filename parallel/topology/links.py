@@ -26,7 +26,9 @@ _PCIE = f"PCIe: {_MSPROF}; latency {_GUESS}"
 _FAR = "assumed: half of PCIe's 20 GB/s, since a message passes two roots and the link between processors; measure it"
 
 Change = tuple[str, float, float | None]  # kind, bytes a second, seconds; None keeps the latency
-_LANES = "4 lanes of 56 Gbit/s (source of npu-smi); 19.4 GB/s was measured of one copy: " + _HIXL.format(2, "8 MB")
+_LANES = "4 lanes of 56 Gbit/s (source of npu-smi); 19.4 GB/s was measured of one copy: " + _HIXL.format(
+    2, "8 MB; latency " + _GUESS
+)
 # Bytes a second, seconds, whether all such links of a device share one port, source.
 _Row = tuple[float, float, bool, str]
 _ANY: dict[str, _Row] = {
@@ -52,7 +54,12 @@ _ANY: dict[str, _Row] = {
 # Where a word means something else on one family.
 _FAMILY: dict[str, dict[str, _Row]] = {
     "910A": {
-        "HCCS": (30e9, 2e-6, False, "three HCCS ports of 240 Gbit/s (Huawei at Hot Chips 31); msprof reckons with 18"),
+        "HCCS": (
+            30e9,
+            2e-6,
+            False,
+            "three HCCS ports of 240 Gbit/s (Huawei at Hot Chips 31); msprof reckons with 18; latency " + _GUESS,
+        ),
         "ROCE": (12.5e9, 1e-5, True, "one 100 GbE port a device; msprof's reference for RDMA"),
     },
     "CPU": {},

@@ -35,6 +35,8 @@ def load_cluster(
     """
     if servers is not None and not 1 <= servers <= 1 << 16:
         raise ConfigError(f"servers is {servers}; expected a number from 1 to {1 << 16}")
+    if accelerator is not None:
+        table.accelerator(accelerator)
     cluster = _read(str(spec), servers, accelerator, like)
     given = list(links)
     return replace(cluster, links=table.override(cluster.links, given, "given by the user")) if given else cluster
@@ -43,6 +45,10 @@ def load_cluster(
 def _read(spec: str, servers: int | None, accelerator: str | None, like: str | None) -> Cluster:
     path = Path(spec)
     is_preset = spec in preset_names()
+    if like is not None and (is_preset or not path.is_file() or not _is_rank_table(read_file(spec))):
+        raise ConfigError(
+            f"--like {like}: it says what servers of a rank table are like, and {spec} is none; leave it out"
+        )
     if "," in spec and not path.exists():
         return _several(spec.split(","), servers, accelerator)
     if is_preset or path.suffix.lower() in (".yaml", ".yml"):
@@ -175,9 +181,19 @@ def _from_rank_table(text: str, spec: str, servers: int | None, like: str | None
             raise ConfigError(f"{spec}: server {server.server_id} has a device twice; expected each device_id once")
         shape = shapes.setdefault(devices, _part(machine, [index[device] for device in devices]))
         machines.append(shape)
-    pods = found.pods
+    pods, device = found.pods, kind.accelerator
+    if like is None:
+        source = (
+            f"assumed, a rank table does not say what its devices are and what joins them (--like); {device.source}"
+        )
+        device = replace(device, source=source)
     return replace(
-        kind, name=Path(spec).stem[:64], servers=tuple(machines), pods=pods, within_pod=kind.within_pod if pods else ""
+        kind,
+        name=Path(spec).stem[:64],
+        servers=tuple(machines),
+        accelerator=device,
+        pods=pods,
+        within_pod=kind.within_pod if pods else "",
     )
 
 

@@ -66,7 +66,10 @@ def _ranks(cluster: Cluster, order: Sequence[int]) -> list[int]:
 def _check_addresses(cluster: Cluster, ips: Addresses) -> None:
     names = [server.name for server in cluster.servers]
     if len(set(names)) < len(names):
-        raise ConfigError(f"{cluster.name}: two servers have one name; HCCL needs a server_id that is unique")
+        raise ConfigError(
+            f"{cluster.name}: its {len(names)} servers have no names of their own, which HCCL needs as server_id; "
+            "give --ips NAME=FILE for each"
+        )
     if unknown := [name for name in ips if name not in names]:
         raise ConfigError(f"addresses: no server {unknown[0]!r} in {cluster.name}; it has {', '.join(names[:8])}")
     held: dict[str, str] = {}

@@ -46,7 +46,7 @@ def check(files: Sequence[StrategyFile], graph: Graph, where: str = "strategy") 
 def check_network(graph: Graph, model: ModelShape) -> None:
     """Whether a graph can be that of a plan's model. Raises ConfigError that says in what they differ.
 
-    Names are the exporter's, so layers and numbers are compared; tables of positions and a padded vocabulary may differ.
+    Names are the exporter's, so layers and numbers are compared; tables of positions or a padded vocabulary may differ.
     """
     here = f"{graph.where} is the graph of another network than {model.name}"
     layers = count_layers(graph)

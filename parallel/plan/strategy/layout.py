@@ -103,7 +103,9 @@ def checked(layout: Layout, where: str) -> Layout:
     if not layout.dev_matrix or min(layout.dev_matrix) < 1:
         raise ConfigError(f"{where}: dev_matrix is {list(layout.dev_matrix)}, expected sizes of at least 1")
     if layout.devices > _MOST_DEVICES:
-        raise ConfigError(f"{where}: dev_matrix is {_short(layout.dev_matrix)}, expected at most {_MOST_DEVICES} devices")
+        raise ConfigError(
+            f"{where}: dev_matrix is {_short(layout.dev_matrix)}, expected at most {_MOST_DEVICES} devices"
+        )
     for axis in layout.tensor_map:
         if not WHOLE <= axis < len(layout.dev_matrix):
             raise ConfigError(

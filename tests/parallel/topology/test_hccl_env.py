@@ -30,6 +30,12 @@ def test_the_buffer_says_what_all_groups_take():
     assert "384 MB for 3 groups" in advice(_cluster(1), micro_batch=1, seq=4096, hidden=8192, groups=3)[0].why
 
 
+def test_the_buffer_is_no_larger_than_what_memory_has_room_for():
+    [one] = advice(_cluster(1), micro_batch=1, seq=32768, hidden=8192, most_buffer=200 << 20)
+    assert one.value == "200" and "is 512 MB" in one.why and "400 MB each" in one.why
+    assert _values(most_buffer=200 << 20) == {"HCCL_BUFFSIZE": "64"}
+
+
 def test_several_servers_wait_longer_for_each_other():
     assert _values(2)["HCCL_CONNECT_TIMEOUT"] == "600"
     assert _values(2, pipeline=4)["HCCL_CONNECT_TIMEOUT"] == "1800"

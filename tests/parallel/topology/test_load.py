@@ -204,6 +204,8 @@ def test_a_rank_table_gives_the_devices_and_a_preset_the_links(tmp_path):
     assert (cluster.kind(0, 1), cluster.kind(1, 2)) == ("HCCS", "ROCE")
     path = write(tmp_path / "hccl.json", rank_table([(3, 4)]))
     assert load_cluster(path, like="910a").kind(0, 1) == "SYS"
+    assert "assumed" not in load_cluster(path, like="910a").accelerator.source
+    assert load_cluster(path).accelerator.source.startswith("assumed, a rank table does not say")
     assert load_cluster(path).kind(0, 1) == "HCCS"
 
 
@@ -303,3 +305,8 @@ def test_any_file_is_a_cluster_or_refused(tmp_path_factory, content, name):
         assert load_cluster(path).size > 0
     except ConfigError:
         pass
+
+
+def test_options_that_say_nothing_of_a_file_are_refused():
+    assert "is none; leave it out" in refused("910b", like="910a")
+    assert refused("910b", accelerator="")
