@@ -124,9 +124,10 @@ def test_counting_what_repeats_gives_what_playing_all_gives(data):
 
 
 def test_no_stage_ends_before_its_work_is_done_where_what_repeats_is_counted():
-    # Rounds of 8 micro-batches, of which the first ones hide that the first three stages have more to do.
-    forward, backward = [4.0] * 13 + [3.0] * 3, [8.0] * 13 + [6.0] * 3
-    args = ("interleaved", 8, 128, forward, backward, 0.05)
+    # A light first chunk and lighter last ones: the first rounds do not show yet that some stages have more to do.
+    forward = [26.3, *[37.9] * 12, 28.4, 28.4, 34.4]
+    backward = [45.2, *[57.0] * 12, 42.7, 42.7, 53.5]
+    args = ("interleaved", 8, 128, forward, backward)
     counted = span(*args)
     for stage, end in enumerate(counted.ends):
         assert end >= 128 * sum(forward[stage::8] + backward[stage::8])
