@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
 # Events of a schedule by their letter, as kinds of the timeline.
 _KINDS = {"F": "forward", "B": "backward", "W": "weight"}
-_PICTURED = ("tensor", "data")
+# Dimensions in pictures: the two chattiest that a plan has.
+_PICTURED = ("tensor", "context", "expert", "data", "pipeline")
+# Words are not torn on a narrow screen: what is too wide scrolls.
+_STYLE = """figure svg { max-height: none; } img { max-width: 100%; background: #fff; }
+td { overflow-wrap: break-word; }
+@media (max-width: 600px) {
+  td:has(> .bar) { min-width: 60px; }
+  .tiles { grid-template-columns: repeat(auto-fill, minmax(140px, 1fr)); }
+}"""
 
 
 def page(made: "Made", files: Sequence[tuple[str, str]] = ()) -> str:
@@ -40,7 +48,7 @@ def page(made: "Made", files: Sequence[tuple[str, str]] = ()) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         tag("title", title),
-        f"<style>\n{style}\nfigure svg {{ max-height: none; }} img {{ max-width: 100%; background: #fff; }}</style>",
+        f"<style>\n{style}\n{_STYLE}\n</style>",
     ]
     return '<!doctype html>\n<html lang="en">\n' + "\n".join([*head, tag("main", join(body))]) + "\n</html>\n"
 
@@ -131,15 +139,18 @@ def _topology(plan: "Plan") -> Markup:
         return section("Topology", note=f"No picture: {error}.")
 
 
+def pictured(plan: "Plan") -> list[str]:
+    """The dimensions that have groups, the chattiest first."""
+    return [dimension for dimension in _PICTURED if getattr(plan.settings, dimension) > 1]
+
+
 def _pictures(plan: "Plan") -> list[Markup]:
     from mindspeed_ms.parallel.topology.groups import Arrangement
     from mindspeed_ms.parallel.topology.plot import render
 
     arrangement = Arrangement(plan.order, plan.groups)
     figures = []
-    for dimension in _PICTURED:
-        if getattr(plan.settings, dimension) == 1:
-            continue
+    for dimension in pictured(plan)[:2]:
         image = _image(render(plan.cluster, arrangement, dimension, "png"), f"{dimension} groups on the cluster")
         figures.append(tag("figure", join([tag("figcaption", f"{dimension} groups"), image])))
     if not figures:

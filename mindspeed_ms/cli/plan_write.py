@@ -202,16 +202,18 @@ def _mindformers(plan: "Plan", wanted: Wanted) -> Files:
 
 
 def _picture(plan: "Plan", wanted: Wanted) -> Files:
+    from mindspeed_ms.cli.plan_page import pictured
     from mindspeed_ms.errors import ConfigError
     from mindspeed_ms.parallel.topology.groups import Arrangement
     from mindspeed_ms.parallel.topology.plot import render
 
+    dimension = next(iter(pictured(plan)), "tensor")
     try:
-        picture = render(plan.cluster, Arrangement(plan.order, plan.groups))
+        picture = render(plan.cluster, Arrangement(plan.order, plan.groups), dimension)
     except ConfigError as error:  # matplotlib is not there, or a server is too large to draw
         raise Left(f"topology.svg: {error}") from None
     _write(wanted.folder / "topology.svg", picture.decode())
-    return [("topology.svg", "links and tensor groups")]
+    return [("topology.svg", f"links and {dimension} groups")]
 
 
 def _dot(plan: "Plan", wanted: Wanted) -> Files:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 
 import pytest
@@ -104,6 +105,14 @@ def test_without_matplotlib_all_but_the_pictures_is_written(tmp_path, monkeypatc
         assert (out / name).exists(), name
     page = (out / "report.html").read_text()
     assert "matplotlib is not installed" in page and "<svg" in page and "<img" not in page
+
+
+def test_pictures_show_the_chattiest_groups_that_there_are(tmp_path):
+    options = ("--tensor", 1, "--data", 2, "--context", 4, "--memory", "999GB")
+    assert _run("910b", tmp_path, *options)[1] is None
+    page = (tmp_path / "report.html").read_text()
+    assert re.findall(r"<figcaption>(\w+) groups", page) == ["context", "data"]
+    assert "Colour: context group" in (tmp_path / "topology.svg").read_text()
 
 
 def test_a_server_too_large_to_draw_has_a_plan_all_the_same(tmp_path):
