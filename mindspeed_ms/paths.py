@@ -64,6 +64,31 @@ def partial_path(out: Path) -> Path:
     return out.parent / f".{out.name}.{os.getpid()}-{threading.get_native_id()}.partial"
 
 
+def write_whole(path: str | Path, data: bytes, mode: int | None = None) -> Path:
+    """Write a file that is there wholly or not at all; into a link, pipe or device as it is. Raises ConfigError."""
+    path = Path(path)
+    partial = partial_path(path)
+    try:
+        if path.is_symlink() or (path.exists() and not path.is_file()):  # /dev/stdout is not to be replaced by a file
+            path.write_bytes(data)
+            return path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(path)
+        try:
+            with partial.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if mode is not None:
+                partial.chmod(mode)
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror}); give another place") from None
+    return path
+
+
 def remove_abandoned(out: Path) -> None:
     """Remove what killed processes left of `out`: nothing of a process that lives or wrote in the last ten minutes."""
     for path in out.parent.glob(f".{glob.escape(out.name)}.*.partial"):

@@ -3,7 +3,6 @@
 import dataclasses
 import importlib.util
 import json
-import os
 import shlex
 import sys
 import time
@@ -26,7 +25,7 @@ from rich.progress import (
 from rich.text import Text
 
 from mindspeed_ms.errors import ConfigError, RequestError
-from mindspeed_ms.paths import partial_path, read_regular, remove_abandoned
+from mindspeed_ms.paths import read_regular
 
 _stderr = Console(stderr=True)
 _SECONDS_A_LINE = 30
@@ -99,27 +98,6 @@ def read_text(path: Path, most: int | None = None) -> str:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}; give the path of a text file") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 at byte {error.start}; convert it first") from None
-
-
-def write_whole(path: Path, text: str) -> None:
-    """A text file that is there wholly or not at all; into a pipe, a device or a link as it is. Raises ConfigError."""
-    partial = partial_path(path)
-    try:
-        if path.is_symlink() or (path.exists() and not path.is_file()):  # /dev/stdout is not to be replaced by a file
-            path.write_text(text, encoding="utf-8")
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        remove_abandoned(path)
-        try:
-            with partial.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error.strerror}); give another place") from None
 
 
 def ready(address: str, name: str, as_json: bool) -> None:

@@ -1,12 +1,13 @@
 """What `mindspeed-ms plan --out` writes: the plan, strategy files, rings, rank table, launch scripts and a page."""
 
 import dataclasses
-import os
 import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from mindspeed_ms.paths import write_whole
 
 if TYPE_CHECKING:
     from mindspeed_ms.config.decoder import DecoderSpec
@@ -185,7 +186,7 @@ def _rank_table(plan: "Plan", wanted: Wanted) -> Files:
         if wanted.ips:
             raise
         raise Left(f"rank_table.json: {error}") from None
-    _write(wanted.folder / "rank_table.json", text)
+    write_whole(wanted.folder / "rank_table.json", text.encode())
     return [("rank_table.json", "HCCL's rank table, in the order of the plan")]
 
 
@@ -197,7 +198,7 @@ def _mindformers(plan: "Plan", wanted: Wanted) -> Files:
         text = write_parallel(plan.settings, plan.model.layers)
     except ConfigError as error:
         raise Left(f"mindformers.yaml: {error}") from None
-    _write(wanted.folder / "mindformers.yaml", text)
+    write_whole(wanted.folder / "mindformers.yaml", text.encode())
     return [("mindformers.yaml", "the parallel sections of a MindFormers configuration")]
 
 
@@ -212,7 +213,7 @@ def _picture(plan: "Plan", wanted: Wanted) -> Files:
         picture = render(plan.cluster, Arrangement(plan.order, plan.groups), dimension)
     except ConfigError as error:  # matplotlib is not there, or a server is too large to draw
         raise Left(f"topology.svg: {error}") from None
-    _write(wanted.folder / "topology.svg", picture.decode())
+    write_whole(wanted.folder / "topology.svg", picture)
     return [("topology.svg", f"links and {dimension} groups")]
 
 
@@ -220,7 +221,7 @@ def _dot(plan: "Plan", wanted: Wanted) -> Files:
     from mindspeed_ms.parallel.topology.groups import Arrangement
     from mindspeed_ms.parallel.topology.plot import dot
 
-    _write(wanted.folder / "topology.dot", dot(plan.cluster, Arrangement(plan.order, plan.groups)))
+    write_whole(wanted.folder / "topology.dot", dot(plan.cluster, Arrangement(plan.order, plan.groups)).encode())
     return [("topology.dot", "links and tensor groups for Graphviz")]
 
 
@@ -240,17 +241,4 @@ def command_of(run: str) -> tuple[str, ...]:
 def _report(made: "Made", files: Files, folder: Path) -> None:
     from mindspeed_ms.cli.plan_page import page
 
-    _write(folder / "report.html", page(made, files[:-1]))
-
-
-def _write(path: Path, text: str) -> None:
-    from mindspeed_ms.errors import ConfigError
-    from mindspeed_ms.paths import partial_path
-
-    partial = partial_path(path)
-    try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise ConfigError(f"{path}: cannot be written ({error.strerror}); give another folder") from None
+    write_whole(folder / "report.html", page(made, files[:-1]).encode())

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from mindspeed_ms.cli import topo_options as o
+from mindspeed_ms.paths import write_whole
 
 Order = Annotated[
     Path | None,
@@ -73,7 +74,7 @@ def check(
     else:
         print(f"{size} ranks: no group crosses a slow link that it need not")
     if out is not None and mend is not None:
-        _write(out, json.dumps(list(mend)))
+        write_whole(out, f"{json.dumps(list(mend))}\n".encode())
     if mend is not None:
         mended = [item for item in found if item.mend is not None]
         where = f"is in {out}" if out else "--out writes"
@@ -95,21 +96,6 @@ def _short(ranks: list[int]) -> str:
     if len(steps) == 1 and steps != {1}:
         return f"{ranks[0]}-{ranks[-1]} by {steps.pop()}"
     return ranges(ranks)
-
-
-def _write(path: Path, text: str) -> None:
-    import os
-
-    from mindspeed_ms.errors import ConfigError
-    from mindspeed_ms.paths import partial_path
-
-    partial = partial_path(path)
-    try:
-        partial.write_text(text + "\n", encoding="utf-8")
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def plot(
@@ -148,7 +134,7 @@ def plot(
             arrangement = Arrangement(given, rank_groups(job))
     with busy("Drawing"):
         if out.suffix.lower() in (".dot", ".gv"):
-            _write(out, dot(cluster, arrangement, colour).rstrip())
+            write_whole(out, dot(cluster, arrangement, colour).encode())
         else:
             draw(cluster, arrangement, out, colour)
     print(f"plot  {out}")

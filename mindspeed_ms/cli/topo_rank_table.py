@@ -80,9 +80,10 @@ def _row(problem: Any) -> dict[str, Any]:
 def _write(spec: str, servers: int, ips: list[str], order: str | None, output: Path | None, as_json: bool) -> None:
     import dataclasses
 
-    from mindspeed_ms.cli.output import next_step, report, write_whole
+    from mindspeed_ms.cli.output import next_step, report
     from mindspeed_ms.parallel.topology.load import load_cluster
     from mindspeed_ms.parallel.topology.rank_table_write import write_rank_table
+    from mindspeed_ms.paths import write_whole
 
     found = load_cluster(spec, servers=servers)
     addresses = read_addresses(ips)
@@ -96,7 +97,7 @@ def _write(spec: str, servers: int, ips: list[str], order: str | None, output: P
     if output is None:
         print(text, end="")
         return
-    write_whole(output, text)
+    write_whole(output, text.encode())
     report({"file": str(output), "servers": len(found.servers), "ranks": found.size}, as_json)
     next_step("mindspeed-ms", "topo", "rank-table", str(output))
 

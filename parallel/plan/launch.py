@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from mindspeed_ms.errors import ConfigError
-from mindspeed_ms.paths import partial_path
+from mindspeed_ms.paths import write_whole
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:_-]*[A-Za-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -244,12 +243,4 @@ def same_devices(launch: Launch, form: str) -> int:
 
 
 def _write(path: Path, text: str) -> Path:
-    partial = partial_path(path)
-    try:
-        partial.write_text(text, encoding="utf-8")
-        if path.suffix != ".yaml":
-            partial.chmod(0o755)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-    return path
+    return write_whole(path, text.encode(), None if path.suffix == ".yaml" else 0o755)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import typing
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +17,7 @@ from mindspeed_ms.parallel.plan.plan_data import Alternative, Plan, Prediction, 
 from mindspeed_ms.parallel.plan.settings import DIMENSIONS, Job, Settings
 from mindspeed_ms.parallel.topology.cluster import Accelerator, Cluster, Link, Server
 from mindspeed_ms.parallel.topology.groups import rank_groups
-from mindspeed_ms.paths import partial_path, read_regular
+from mindspeed_ms.paths import read_regular, write_whole
 
 FORMAT = "mindspeed-ms plan"
 VERSION = 1
@@ -146,18 +145,7 @@ def _cluster_content(cluster: Cluster) -> dict[str, Any]:
 
 def write(plan: Plan, path: str | Path) -> None:
     """Write the file; it appears under its name when it is whole. Raises ConfigError when it cannot be written."""
-    out = Path(path)
-    partial = partial_path(out)
-    try:
-        with partial.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(to_text(plan))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, out)
-    except OSError as error:
-        raise ConfigError(f"{out}: the plan cannot be written ({error.strerror}); give another place") from None
-    finally:
-        partial.unlink(missing_ok=True)
+    write_whole(path, to_text(plan).encode())
 
 
 def read(path: str | Path) -> Plan:

@@ -7,7 +7,6 @@ device has the colour of its group.
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.parallel.topology.cluster import Cluster
 from mindspeed_ms.parallel.topology.groups import Arrangement
 from mindspeed_ms.parallel.topology.plot_scene import scene_of
-from mindspeed_ms.paths import partial_path
+from mindspeed_ms.paths import write_whole
 
 if TYPE_CHECKING:
     import networkx
@@ -85,14 +84,7 @@ def plot(cluster: Cluster, arrangement: Arrangement | None, path: str | Path, di
     suffix = path.suffix.lower()
     if suffix not in (".png", ".svg"):
         raise ConfigError(f"{path}: a plot is written as .png or .svg; give a name that ends so")
-    content = render(cluster, arrangement, dimension, suffix[1:])
-    partial = partial_path(path)
-    try:
-        partial.write_bytes(content)
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+    write_whole(path, render(cluster, arrangement, dimension, suffix[1:]))
 
 
 def render(

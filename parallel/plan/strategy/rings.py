@@ -16,8 +16,7 @@ from pydantic import Field
 from mindspeed_ms.config.base import Config
 from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.parallel.plan.strategy.make import StrategyFile
-from mindspeed_ms.parallel.plan.strategy.write import write_whole
-from mindspeed_ms.paths import read_regular
+from mindspeed_ms.paths import read_regular, write_whole
 
 Rank = Annotated[int, Field(strict=True, ge=0)]
 _MOST_BYTES = 64 << 20

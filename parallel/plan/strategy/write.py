@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.parallel.plan.strategy import wire
 from mindspeed_ms.parallel.plan.strategy.layout import Layout, Shape
 from mindspeed_ms.parallel.plan.strategy.make import Strategy, StrategyFile
-from mindspeed_ms.paths import partial_path
+from mindspeed_ms.paths import write_whole
 
 _CURRENT_STAGE = 1  # MindSpore counts the compilations that saved the file, from 1
 
@@ -20,20 +19,6 @@ def write_strategy(file: StrategyFile, path: str | Path) -> Path:
     """Writes one stage's file whole or not at all: JSON where the name ends in `.json`, else protobuf."""
     path = Path(path)
     return write_whole(path, to_json(file).encode() if path.suffix == ".json" else to_protobuf(file))
-
-
-def write_whole(path: Path, data: bytes) -> Path:
-    """Writes a file whole or not at all. Raises ConfigError that names it."""
-    partial = partial_path(path)
-    try:
-        try:
-            partial.write_bytes(data)
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error.strerror}); give another folder") from None
-    return path
 
 
 def write_strategies(files: tuple[StrategyFile, ...], folder: str | Path) -> list[Path]:
