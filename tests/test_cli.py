@@ -42,6 +42,17 @@ def test_help_is_a_table_of_contents_in_the_order_of_a_models_life():
     assert re.findall(r"─ (\d)\. ", done.stdout) == ["1", "2", "3", "4", "5", "6"]
 
 
+def test_the_list_says_what_each_command_says_of_itself():
+    """It is kept apart from the commands, so that printing it imports none of them."""
+    import importlib
+
+    import typer
+
+    for name, (module, _, summary) in _COMMANDS.items():
+        command = typer.main.get_command(importlib.import_module(f"mindspeed_ms.cli.{module}").app)
+        assert " ".join((command.help or "").split("\n\n")[0].split()) == summary, name
+
+
 def test_no_arguments_show_the_help():
     assert "Usage: mindspeed-ms" in (done := cli()).stdout + done.stderr
 

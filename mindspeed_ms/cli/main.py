@@ -7,28 +7,63 @@ import warnings
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from mindspeed_ms import __version__
 from mindspeed_ms.cli.interrupt import catch_terminate, leave_if_half_imported, was_interrupted
 from mindspeed_ms.errors import MindSpeedError
 
-# Name, module and panel, in the order of a model's life. A module is imported when its command is run or listed.
+# Module and what the list says of each command, by panel, in the order of a model's life. A module is imported when its
+# command is run: to print the list alone, thirty imports would take as long as all else.
+_PANELS = {
+    "1. Make data of text": {"data": ("data", "Make rows of tokens of text, look at them, convert them.")},
+    "2. Get a model, train and judge it": {
+        "pull": ("pull", "Fetch a model file, check it against its pinned SHA-256 and print its path."),
+        "train": (
+            "train",
+            "Train a model on a prepared set: from nothing, from a trained one, or adapters of one (LoRA).",
+        ),
+        "checkpoint": ("checkpoint", "List, check, compare, remove, export and import checkpoints."),
+        "report": ("report", "Make one page of HTML of a run, or of two side by side: curves, speed, memory, samples."),
+        "eval": (
+            "evaluate",
+            "Perplexity of a model on a text file (lower is better), over windows that advance by a stride.",
+        ),
+    },
+    "3. Make it small and portable": {
+        "quantize": (
+            "quantize",
+            "Round a model's weights to 8 or 4 bits; reports the size and the error of each layer.",
+        ),
+        "export": ("export", "Write a model as a bundle: one folder that holds all a service needs, on any machine."),
+    },
+    "4. Use it": {
+        "generate": ("generate", "Complete prompts; several run as one batch."),
+        "chat": (
+            "chat",
+            "Talk with a model. /reset forgets the conversation; /exit or Ctrl-D ends it, Ctrl-C stops an answer.",
+        ),
+        "serve": (
+            "serve",
+            "Answer over gRPC by the MindSpore Serving protocol, until Ctrl-C or SIGTERM. There is no authentication.",
+        ),
+    },
+    "5. Plan for many devices": {
+        "topo": (
+            "topo",
+            "Read a cluster's links, find rings, check and draw a job's groups, write rank tables.",
+        ),
+        "plan": (
+            "plan",
+            "Choose how to spread a training job over a cluster, by models of time and memory, and write its launch.",
+        ),
+    },
+    "6. Look underneath": {"ops": ("ops", "The native kernels: build them, or ask about them.")},
+}
 _COMMANDS = {
-    "data": ("data", "1. Make data of text"),
-    "pull": ("pull", "2. Get a model, train and judge it"),
-    "train": ("train", "2. Get a model, train and judge it"),
-    "checkpoint": ("checkpoint", "2. Get a model, train and judge it"),
-    "report": ("report", "2. Get a model, train and judge it"),
-    "eval": ("evaluate", "2. Get a model, train and judge it"),
-    "quantize": ("quantize", "3. Make it small and portable"),
-    "export": ("export", "3. Make it small and portable"),
-    "generate": ("generate", "4. Use it"),
-    "chat": ("chat", "4. Use it"),
-    "serve": ("serve", "4. Use it"),
-    "topo": ("topo", "5. Plan for many devices"),
-    "plan": ("plan", "5. Plan for many devices"),
-    "ops": ("ops", "6. Look underneath"),
+    name: (module, panel, summary)
+    for panel, commands in _PANELS.items()
+    for name, (module, summary) in commands.items()
 }
 
 
@@ -36,16 +71,26 @@ _MOST_CHARS = 1000  # of an error's line
 
 
 class _Commands(TyperGroup):
+    _listing = False
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self._listing = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._listing = False
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(_COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in _COMMANDS:
             return None
-        module, panel = _COMMANDS[cmd_name]
+        module, panel, summary = _COMMANDS[cmd_name]
+        if self._listing:
+            return TyperCommand(cmd_name, help=summary, rich_help_panel=panel)
         command: Any = typer.main.get_command(importlib.import_module(f"mindspeed_ms.cli.{module}").app)
         command.name = cmd_name
-        command.rich_help_panel = panel
         return command
 
     def invoke(self, ctx: Any) -> Any:

@@ -61,8 +61,10 @@ def plan(
     vary: o.Vary = True,
     as_json: t.AsJson = False,
 ) -> None:
-    """Choose how to spread a training job over a cluster: data, tensor, pipeline, context and expert parallel, ZeRO,
-    micro-batch, recomputation and layers of each stage; by models of time and memory, without a device.
+    """Choose how to spread a training job over a cluster, by models of time and memory, and write its launch.
+
+    Data, tensor, pipeline, context and expert parallel, ZeRO, micro-batch, recomputation and layers of each stage are
+    searched; no device is needed.
     """
     from mindspeed_ms.cli.output import busy
     from mindspeed_ms.errors import ConfigError

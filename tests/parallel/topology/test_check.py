@@ -192,6 +192,7 @@ def test_what_cannot_be_drawn_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="written as .png or .svg"):
         plot(cluster, None, tmp_path / "p.pdf")
     with pytest.raises(ConfigError, match="cannot be written"):
-        plot(cluster, None, tmp_path / "none" / "p.svg")
+        (tmp_path / "file").write_text("")
+        plot(cluster, None, tmp_path / "file" / "p.svg")
     with pytest.raises(ConfigError, match="dimension is 'rows'; expected one of tensor"):
         dot(cluster, arrange(cluster, JOB), "rows")
