@@ -10,7 +10,7 @@ from math import inf
 from mindspeed_ms.parallel.plan import memory, rules
 from mindspeed_ms.parallel.plan.chunk_cost import Pieces
 from mindspeed_ms.parallel.plan.efficiency import Efficiency, efficiency_of
-from mindspeed_ms.parallel.plan.floor import Floor
+from mindspeed_ms.parallel.plan.floor import Bare, Floor
 from mindspeed_ms.parallel.plan.memory import Memory, StageMemory
 from mindspeed_ms.parallel.plan.model import ModelShape
 from mindspeed_ms.parallel.plan.settings import Job, Settings
@@ -45,6 +45,10 @@ class Evaluator:
 
     @cached_property
     def _floors(self) -> dict[tuple[int, ...], Floor]:
+        return {}
+
+    @cached_property
+    def _bares(self) -> dict[tuple[int, ...], Bare]:
         return {}
 
     @cached_property
@@ -161,10 +165,28 @@ class Evaluator:
         Infinite where none of them can.
         """
         key = _degrees(settings)
+        bare = self._bare(settings)
+        fitting = [zero for zero in zeros if bare.bytes[zero] <= self.limit]
+        if not fitting:
+            return inf
         floor = self._floors.get(key)
         if floor is None:
-            floor = self._floors[key] = Floor(self.shape, settings, self.job, self.pieces(settings))
-        return min((floor.seconds(settings, zero) for zero in zeros if floor.bytes[zero] <= self.limit), default=inf)
+            floor = self._floors[key] = Floor(settings, bare, self.pieces(settings))
+        return min(floor.seconds(settings, zero) for zero in fitting)
+
+    def bare(self, settings: Settings, zeros: Sequence[int] = (0, 1, 2, 3)) -> float:
+        """As `coarse`, but for all communication: lower, and found without placing the ranks."""
+        bare = self._bare(settings)
+        return bare.seconds(settings) if any(bare.bytes[zero] <= self.limit for zero in zeros) else inf
+
+    def _bare(self, settings: Settings) -> Bare:
+        key = _degrees(settings)
+        found = self._bares.get(key)
+        if found is None:
+            accelerator = self.cluster.accelerator
+            rate = self.rate or efficiency_of(accelerator.name)
+            found = self._bares[key] = Bare(self.shape, settings, self.job, accelerator, rate)
+        return found
 
     def varied(
         self, *, cluster: Cluster | None = None, memory_limit: int | None = None, efficiency: float = 1.0

@@ -84,13 +84,13 @@ def search(
     return ranking
 
 
-_BASE, _SPLIT, _BOUNDED = range(3)  # what of settings is chosen already, and how well they are bounded
+_BARE, _BASE, _SPLIT, _BOUNDED = range(4)  # what of settings is chosen already, and how well they are bounded
 
 
 def _best_first(bases: list[Settings], evaluator: Evaluator, limits: Limits, ranking: Ranking, best: _Best) -> None:
     """Look at what may be the fastest first: bases by a coarse bound, then each split and ZeRO stage by finer ones."""
     ranking.groups = len(bases)
-    heap = [(coarse, at, base, _BASE) for at, (coarse, base) in enumerate(_coarse(bases, evaluator, limits))]
+    heap = [(bare, at, base, _BARE) for at, (bare, base) in enumerate(_bare(bases, evaluator, limits))]
     heapq.heapify(heap)
     count = len(heap)
     while heap:
@@ -103,6 +103,10 @@ def _best_first(bases: list[Settings], evaluator: Evaluator, limits: Limits, ran
             _try(settings, evaluator, limits, ranking, best)
         elif known == _SPLIT:
             heapq.heappush(heap, (max(bound, evaluator.bound(settings)), at, settings, _BOUNDED))
+        elif known == _BARE:
+            if not _is_beaten(settings, evaluator, limits):
+                coarse = evaluator.coarse(settings, candidates.zeros(settings, limits))
+                heapq.heappush(heap, (max(bound, coarse), at, settings, _BASE))
         else:
             for finer, split in _splits(settings, evaluator, limits):
                 count += 1
@@ -119,22 +123,24 @@ def _splits(base: Settings, evaluator: Evaluator, limits: Limits) -> Iterator[tu
                 yield max(quick, coarse), replace(split, zero=zero)
 
 
-def _coarse(bases: list[Settings], evaluator: Evaluator, limits: Limits) -> Iterator[tuple[float, Settings]]:
+def _bare(bases: list[Settings], evaluator: Evaluator, limits: Limits) -> Iterator[tuple[float, Settings]]:
     for base in bases:
         levels = candidates.zeros(base, limits)
-        for settings in _sequences(base, evaluator, limits):
-            yield evaluator.coarse(settings, levels), settings
+        for sequence in candidates.sequence_parallels(base, limits):
+            if not sequence or _divides(base, evaluator):
+                settings = replace(base, sequence_parallel=sequence)
+                yield evaluator.bare(settings, levels), settings
 
 
-def _sequences(base: Settings, evaluator: Evaluator, limits: Limits) -> Iterator[Settings]:
-    """With and without sequence parallelism, where that may be of use: it never takes more memory."""
-    for sequence in candidates.sequence_parallels(base, limits):
-        if sequence and evaluator.job.seq % (base.context * base.tensor):
-            continue
-        settings = replace(base, sequence_parallel=sequence)
-        yield settings
-        if sequence and evaluator.sequence_parallel_wins(base):
-            return
+def _is_beaten(base: Settings, evaluator: Evaluator, limits: Limits) -> bool:
+    """Whether sequence parallelism, which never takes more memory, is open and never slower."""
+    if base.sequence_parallel or len(candidates.sequence_parallels(base, limits)) == 1:
+        return False
+    return _divides(base, evaluator) and evaluator.sequence_parallel_wins(base)
+
+
+def _divides(base: Settings, evaluator: Evaluator) -> bool:
+    return evaluator.job.seq % (base.context * base.tensor) == 0
 
 
 def _try(split: Settings, evaluator: Evaluator, limits: Limits, ranking: Ranking, best: _Best) -> None:
