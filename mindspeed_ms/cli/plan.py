@@ -25,7 +25,7 @@ def plan(
             "or a rank table."
         ),
     ],
-    global_batch: o.GlobalBatch = 64,
+    global_batch: o.GlobalBatch = None,
     seq: o.Seq = 4096,
     servers: t.Servers = None,
     devices: o.Devices = None,
@@ -45,6 +45,7 @@ def plan(
     ips: o.Ips = None,
     nodes: o.Nodes = None,
     run: o.Run = "train.py",
+    mindformers: o.MindFormers = None,
     data: o.Data = None,
     tensor: o.Tensor = None,
     pipeline: o.Pipeline = None,
@@ -74,7 +75,12 @@ def plan(
 
     given: dict[str, Any] = dict(data=data, tensor=tensor, pipeline=pipeline, context=context, expert=expert)
     given |= dict(micro_batch=micro_batch, zero=zero, recompute=recompute, virtual=virtual, devices=devices)
-    limits = o.limits({**given, "sequence_parallel": sequence_parallel}, memory, layers, schedule, top)
+    given["sequence_parallel"] = sequence_parallel
+    limits = o.limits(given, memory, layers, schedule, top)
+    if mindformers is not None:
+        limits, batch = o.with_mindformers(limits, mindformers, schedule is not None)
+        global_batch = global_batch or batch
+    global_batch = global_batch or 64
     if out is None and (strategy or graph or ips or nodes):
         raise ConfigError("--strategy, --graph, --ips and --nodes are about files; give --out FOLDER for them")
     shape = read_model(model)

@@ -18,7 +18,14 @@ Model = Annotated[
     str,
     typer.Argument(help="A Hugging Face directory or its config.json, or a name such as llama2-70b.", metavar="MODEL"),
 ]
-GlobalBatch = Annotated[int, typer.Option(min=1, help="Sequences of one step, over all replicas.")]
+GlobalBatch = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Sequences of one step, over all replicas; default: 64, or what --mindformers says.",
+        show_default=False,
+    ),
+]
 Seq = Annotated[int, typer.Option(min=1, help="Tokens of a sequence.")]
 Devices = Annotated[int | None, typer.Option(min=1, help="Use so many devices; default: all.", show_default=False)]
 Memory = Annotated[
@@ -59,6 +66,15 @@ def fixed(help_text: str) -> Any:
     return typer.Option(min=1, help=help_text, show_default=False, rich_help_panel=_FIX)
 
 
+MindFormers = Annotated[
+    Path | None,
+    typer.Option(
+        "--mindformers",
+        help="A MindFormers configuration, whose parallel settings are all fixed; options beside it win.",
+        show_default=False,
+        rich_help_panel=_FIX,
+    ),
+]
 Data = Annotated[int | None, fixed("Data-parallel ranks.")]
 Tensor = Annotated[int | None, fixed("Tensor-parallel ranks.")]
 Pipeline = Annotated[int | None, fixed("Pipeline stages.")]
@@ -106,6 +122,7 @@ Vary = Annotated[
     ),
 ]
 
+_MOST_BYTES = 4 << 20  # of a MindFormers configuration
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -141,3 +158,34 @@ def limits(
             raise ConfigError(f"--schedule {wrong!r}: expected one or more of {', '.join(SCHEDULES)}, with commas")
         values["schedules"] = names
     return Limits(**values, keep=top)
+
+
+def with_mindformers(limits: "Limits", path: Path, schedule_given: bool) -> tuple["Limits", int]:
+    """The limits with all that they leave open fixed as in a MindFormers file; and its global batch."""
+    import dataclasses
+
+    from mindspeed_ms.cli.output import read_text
+    from mindspeed_ms.log import get_logger
+    from mindspeed_ms.parallel.plan.mindformers import not_carried, read_parallel
+
+    text = read_text(path, _MOST_BYTES)
+    found = read_parallel(text, str(path))
+    for left in not_carried(text, str(path)):
+        get_logger(__name__).warning("%s: %s (left out)", path, left)
+    names = (
+        "data",
+        "tensor",
+        "pipeline",
+        "context",
+        "expert",
+        "micro_batch",
+        "zero",
+        "recompute",
+        "virtual",
+        "devices",
+    )
+    values = {name: getattr(found, name) for name in (*names, "sequence_parallel", "layers")}
+    fixed = {name: value for name, value in values.items() if getattr(limits, name) is None}
+    if not schedule_given:
+        fixed["schedules"] = (found.schedule,)
+    return dataclasses.replace(limits, **fixed), found.global_batch

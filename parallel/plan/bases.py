@@ -30,7 +30,7 @@ def bases_of(devices: int, limits: Limits, evaluator: Evaluator, refused: Counte
     for split in candidates.degrees(shape, job, devices, limits):
         # The rules about layers are for the chunks of each schedule.
         probe = replace(split, micro_batches=job.global_batch // split.data, layers=())
-        problem = _problem(probe, devices, limits, evaluator)
+        problem = _problem(probe, devices, replace(limits, layers=None), evaluator)
         if problem:
             refused[problem] += 1
             continue
@@ -63,7 +63,8 @@ def _problem(base: Settings, devices: int, limits: Limits, evaluator: Evaluator)
 def no_way(shape: ModelShape, job: Job, devices: int, refused: Counter[str]) -> ConfigError:
     if refused:
         reason, count = refused.most_common(1)[0]
-        return ConfigError(f"no way to run {shape.name} on {devices} devices: {reason} (and {count - 1} more like it)")
+        more = f" (and {count - 1} more like it)" if count > 1 else ""
+        return ConfigError(f"no way to run {shape.name} on {devices} devices: {reason}{more}")
     return ConfigError(
         f"no way to spread {devices} devices over a global batch of {job.global_batch} sequences with what is fixed; "
         "give a batch with more divisors, or other degrees"

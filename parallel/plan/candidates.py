@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -40,6 +41,11 @@ def degrees(shape: ModelShape, job: Job, devices: int, limits: Limits) -> Iterat
     Raises ConfigError when what is fixed contradicts the devices or the batch.
     """
     check(limits, devices, job)
+    chunks = len(limits.layers or ())
+    if chunks > 1 and all(chunks % stages for stages in divisors(devices) if stages > 1):
+        raise ConfigError(f"layers names {chunks} chunks, which no number of stages on {devices} devices divides")
+    if limits.layers and sum(limits.layers) != shape.layers:
+        raise ConfigError(f"layers adds up to {sum(limits.layers)}; {shape.name} has {shape.layers} layers")
     for tensor in _choices(limits.tensor, devices):
         for pipeline in _choices(limits.pipeline, devices // tensor):
             for context in _choices(limits.context, devices // tensor // pipeline):
@@ -69,7 +75,7 @@ def check(limits: Limits, devices: int, job: Job) -> None:
     if devices % product or (len(given) == len(fixed) and product != devices):
         raise ConfigError(
             f"{said} = {product}: the job has {devices} devices, which that does not "
-            f"{'divide' if devices % product else 'use up'}; change one of them or the number of devices"
+            f"{'divide' if devices % product else 'use up'}; {_would_do(given, devices)}"
         )
     if limits.data is not None and job.global_batch % limits.data:
         raise ConfigError(
@@ -83,6 +89,16 @@ def check(limits: Limits, devices: int, job: Job) -> None:
             + f"; these do: {_text(divisors(job.global_batch // (limits.data or 1)))}"
         )
     _check_pipeline(limits, given)
+
+
+def _would_do(given: dict[str, int], devices: int) -> str:
+    """Which values of one of the fixed degrees go into the devices with the others as they are."""
+    for name, value in given.items():
+        others = math.prod(given.values()) // value
+        if devices % others == 0:
+            fit = [devices // others] if len(given) == 4 else divisors(devices // others)
+            return f"{name} {_text(fit)} would, or take another number of devices"
+    return "change several of them, or take another number of devices"
 
 
 def _check_pipeline(limits: Limits, given: dict[str, int]) -> None:

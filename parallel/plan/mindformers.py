@@ -17,7 +17,7 @@ from mindspeed_ms.parallel.plan.mindformers_read import Reader
 from mindspeed_ms.parallel.plan.settings import Settings
 
 _LEVELS = {1: "level1", 2: "level2", 3: "level3"}
-_SCHEDULERS = {"gpipe": "gpipe", "1f1b": "1f1b", "interleaved": "1f1b", "zero_bubble": "zero_bubble_v"}
+_SCHEDULERS = {"gpipe": "gpipe", "1f1b": "1f1b", "interleaved": "1f1b"}
 
 
 def read_parallel(text: str, where: str) -> Settings:
@@ -49,6 +49,11 @@ def write_parallel(settings: Settings, layers: int = 0) -> str:
         raise ConfigError(
             f"micro_batches {settings.micro_batches}: MindSpore's pipelines take at least as many as stages,"
             f" {settings.pipeline}; choose more, or fewer stages"
+        )
+    if settings.pipeline > 1 and settings.schedule not in _SCHEDULERS:
+        raise ConfigError(
+            f"schedule {settings.schedule}: MindFormers has no such one (its zero_bubble_v is not ZB-H1);"
+            f" choose {', '.join(_SCHEDULERS)}"
         )
     sections = {
         "use_parallel": settings.devices > 1,

@@ -23,7 +23,7 @@ _MOST = 1 << 20  # of any number here
 _MOST_CHUNKS = 1 << 12  # of a model's layers
 _SHORT = reprlib.Repr()  # aliases make a small file a huge value
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
-_SCHEDULES = {"gpipe": "gpipe", "1f1b": "1f1b", "zero_bubble_v": "zero_bubble"}
+_SCHEDULES = {"gpipe": "gpipe", "1f1b": "1f1b"}
 _LEVELS = {"level1": 1, "level2": 2, "level3": 3}
 _SECTIONS = ("parallel_config", "parallel", "recompute_config", "runner_config", "model")
 # Key of parallel_config → what it does, where Settings has no place for it.

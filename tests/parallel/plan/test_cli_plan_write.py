@@ -157,3 +157,21 @@ def test_a_place_that_cannot_hold_a_folder_is_named(tmp_path):
     assert isinstance(error, ConfigError)
     assert str(tmp_path / "file") in str(error)
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_the_mindformers_file_of_a_plan_fixes_that_plan_again_and_options_win_over_it(interleaved, tmp_path):
+    first, problem = _run(interleaved, tmp_path / "first")
+    assert problem is None
+    file = tmp_path / "first" / "mindformers.yaml"
+    base = ["llama2-7b", "--cluster", interleaved, "--seq", 512, "--no-sensitivity", "--top", 1, "--json"]
+
+    def again(*more):
+        return CliRunner().invoke(app, [str(one) for one in (*base, "--mindformers", file, *more)])
+
+    settings = json.loads(first)["settings"]
+    assert json.loads(again().stdout)["settings"] == settings
+    other = json.loads(again("--recompute", "full").stdout)["settings"]
+    assert other["recompute"] == "full" and other["tensor"] == settings["tensor"] == 4
+    assert "devices" in str(again("--tensor", 2).exception)
+    file.write_text("parallel_config: {model_parallel: 0}")
+    assert "parallel_config.model_parallel: 0" in str(again().exception)

@@ -158,6 +158,7 @@ def test_what_has_no_place_is_told():
         ({"model__model_config__offset": [1] + [0] * 7}, "a sum of 0"),
         ({"recompute_config__recompute": [1, 2]}, "recompute_config.recompute"),
         ({"parallel__pipeline_config": {"pipeline_scheduler": "seqpipe"}}, "pipeline_scheduler: 'seqpipe'"),
+        ({"parallel__pipeline_config": {"pipeline_scheduler": "zero_bubble_v"}}, "zero_bubble_v"),
         ({"parallel_config": [1]}, "expected a section with keys"),
     ],
 )
@@ -179,7 +180,7 @@ def test_what_is_no_such_file_is_said(text, message):
 def _settings(draw):
     pipeline = draw(st.sampled_from((1, 2, 4)))
     virtual = draw(st.sampled_from((1, 2))) if pipeline > 1 else 1
-    schedules = ("gpipe", "1f1b", "zero_bubble") if virtual == 1 else ("interleaved",)
+    schedules = ("gpipe", "1f1b") if virtual == 1 else ("interleaved",)
     layers = tuple(draw(st.lists(st.integers(1, 5), min_size=pipeline * virtual, max_size=pipeline * virtual)))
     recompute = draw(st.sampled_from(("none", "selective", "full")))
     stages = st.tuples(*[st.integers(0, 3)] * pipeline).filter(any)
@@ -205,6 +206,11 @@ def _settings(draw):
 @given(_settings())
 def test_what_is_written_reads_back_the_same(settings):
     assert read_parallel(write_parallel(settings), "x") == settings
+
+
+def test_a_schedule_that_mindformers_has_not_is_not_written_as_another():
+    with pytest.raises(ConfigError, match="zero_bubble_v is not ZB-H1"):
+        write_parallel(Settings(pipeline=2, micro_batches=4, schedule="zero_bubble"))
 
 
 def test_a_rest_of_layers_is_given_to_the_first_stages_in_so_many_words():

@@ -174,7 +174,11 @@ def test_a_cluster_too_small_says_by_how_many_bytes_and_devices():
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"tensor": 3}, r"tensor 3 = 3: the job has 4 devices"),
+        ({"tensor": 3}, r"tensor 3 = 3: the job has 4 devices, .* tensor 1, 2, 4 would"),
+        ({"tensor": 2, "pipeline": 3}, r"tensor 2 x pipeline 3 = 6: .*; pipeline 1, 2 would"),
+        ({"data": 2, "tensor": 2, "pipeline": 2, "context": 2}, r"= 16: the job has 4 devices.*; change several"),
+        ({"layers": (1, 2)}, r"layers adds up to 3; small has 4 layers"),
+        ({"layers": (1, 1, 1)}, r"layers names 3 chunks, which no number of stages on 4 devices divides"),
         ({"tensor": 2, "pipeline": 2, "data": 2}, r"data 2 x tensor 2 x pipeline 2 = 8: the job has 4 devices"),
         (
             {"tensor": 1, "pipeline": 1, "data": 2, "context": 1},

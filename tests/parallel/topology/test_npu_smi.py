@@ -78,6 +78,15 @@ def test_a_cell_of_cores_may_hold_commas_and_blanks_at_the_end():
     assert read(text).affinity == ((0, 1, 8, 10, 11), (2, 3, 12))
 
 
+def test_a_header_without_indent_above_cells_with_commas_and_no_fast_link():
+    kinds = [["X" if a == b else "SYS" for b in range(4)] for a in range(4)]
+    text = printed(range(4), kinds, ["0-1,8-9"] * 2 + ["2-3,10-11     "] * 2).lstrip()
+    assert text.startswith("NPU0")
+    server = read(text)
+    assert server.kinds == tuple(map(tuple, kinds))
+    assert server.affinity == ((0, 1, 8, 9),) * 2 + ((2, 3, 10, 11),) * 2
+
+
 def test_rows_of_an_a3_are_named_by_physical_id_and_have_no_cores():
     server = read(printed([12, 13], [["X", "SIO"], ["SIO", "X"]], label="Phy-ID"))
     assert server.devices == (12, 13)
