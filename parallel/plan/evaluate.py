@@ -175,9 +175,9 @@ class Evaluator:
         return min(floor.seconds(settings, zero) for zero in fitting)
 
     def bare(self, settings: Settings, zeros: Sequence[int] = (0, 1, 2, 3)) -> float:
-        """As `coarse`, but for all communication: lower, and found without placing the ranks."""
+        """Seconds of computation of one micro-batch on all stages together; infinite where no ZeRO stage can fit."""
         bare = self._bare(settings)
-        return bare.seconds(settings) if any(bare.bytes[zero] <= self.limit for zero in zeros) else inf
+        return bare.whole if any(bare.bytes[zero] <= self.limit for zero in zeros) else inf
 
     def _bare(self, settings: Settings) -> Bare:
         key = _degrees(settings)

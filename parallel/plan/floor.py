@@ -26,6 +26,7 @@ class Bare:
         self.count = parameters.count_of(shape, settings, self.kinds, True, True)  # of all stages
         split = Split(settings.tensor, settings.context, settings.expert, settings.sequence_parallel)
         args = (shape, job.seq, settings.micro_batch)
+        # Seconds of one micro-batch on all stages together
         self.whole = compute.embedding_time(*args, split, accelerator, rate).both
         self.whole += compute.head_time(*args, split, accelerator, rate).both
         tokens = settings.micro_batch * job.seq // settings.context
@@ -39,10 +40,6 @@ class Bare:
                 )
                 self._kept += number * saved.full
         self.bytes = [self._least(zero) for zero in range(4)]  # by ZeRO stage, on the fullest device
-
-    def seconds(self, settings: Settings) -> float:
-        """Of a step, with the work spread over the stages as well as it can be."""
-        return spread(settings, self.whole)
 
     def _least(self, zero: int) -> float:
         """Bytes of the fullest device: it has no less than the mean, with every layer computed again."""

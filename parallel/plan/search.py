@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import heapq
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from mindspeed_ms.parallel.plan.bases import Degrees, bases_of, degrees_of, no_w
 from mindspeed_ms.parallel.plan.candidates import Limits
 from mindspeed_ms.parallel.plan.evaluate import Evaluator
 from mindspeed_ms.parallel.plan.fit import fitted, moves, smallest, splits
+from mindspeed_ms.parallel.plan.floor import spread
 from mindspeed_ms.parallel.plan.model import ModelShape
 from mindspeed_ms.parallel.plan.settings import Job, Settings
 from mindspeed_ms.parallel.plan.step_time import seconds_of
@@ -90,7 +92,8 @@ _BARE, _BASE, _SPLIT, _BOUNDED = range(4)  # what of settings is chosen already,
 def _best_first(bases: list[Settings], evaluator: Evaluator, limits: Limits, ranking: Ranking, best: _Best) -> None:
     """Look at what may be the fastest first: bases by a coarse bound, then each split and ZeRO stage by finer ones."""
     ranking.groups = len(bases)
-    heap = [(bare, at, base, _BARE) for at, (bare, base) in enumerate(_bare(bases, evaluator, limits))]
+    families = list(_families(bases, evaluator, limits))
+    heap = [(bare, at, members[0], _BARE) for at, (bare, members) in enumerate(families)]
     heapq.heapify(heap)
     count = len(heap)
     while heap:
@@ -105,8 +108,11 @@ def _best_first(bases: list[Settings], evaluator: Evaluator, limits: Limits, ran
             heapq.heappush(heap, (max(bound, evaluator.bound(settings)), at, settings, _BOUNDED))
         elif known == _BARE:
             if not _is_beaten(settings, evaluator, limits):
-                coarse = evaluator.coarse(settings, candidates.zeros(settings, limits))
-                heapq.heappush(heap, (max(bound, coarse), at, settings, _BASE))
+                levels = candidates.zeros(settings, limits)
+                for base in families[at][1]:
+                    count += 1
+                    one = replace(base, sequence_parallel=settings.sequence_parallel)
+                    heapq.heappush(heap, (max(bound, evaluator.coarse(one, levels)), count, one, _BASE))
         else:
             for finer, split in _splits(settings, evaluator, limits):
                 count += 1
@@ -123,13 +129,16 @@ def _splits(base: Settings, evaluator: Evaluator, limits: Limits) -> Iterator[tu
                 yield max(quick, coarse), replace(split, zero=zero)
 
 
-def _bare(bases: list[Settings], evaluator: Evaluator, limits: Limits) -> Iterator[tuple[float, Settings]]:
-    for base in bases:
-        levels = candidates.zeros(base, limits)
-        for sequence in candidates.sequence_parallels(base, limits):
-            if not sequence or _divides(base, evaluator):
-                settings = replace(base, sequence_parallel=sequence)
-                yield evaluator.bare(settings, levels), settings
+def _families(bases: list[Settings], evaluator: Evaluator, limits: Limits) -> Iterator[tuple[float, list[Settings]]]:
+    """Bases that differ in their schedule alone, with and without sequence parallelism, and a bound of all of them."""
+    for _, group in itertools.groupby(bases, key=lambda one: (degrees_of(one), one.micro_batch)):
+        members = list(group)
+        levels = candidates.zeros(members[0], limits)
+        for sequence in candidates.sequence_parallels(members[0], limits):
+            if not sequence or _divides(members[0], evaluator):
+                first = replace(members[0], sequence_parallel=sequence)
+                whole = evaluator.bare(first, levels)
+                yield min(spread(one, whole) for one in members), [first, *members[1:]]
 
 
 def _is_beaten(base: Settings, evaluator: Evaluator, limits: Limits) -> bool:

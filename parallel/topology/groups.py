@@ -13,6 +13,7 @@ from typing import Protocol
 
 from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.parallel.topology.cluster import Cluster
+from mindspeed_ms.parallel.topology.hierarchy import memory_of
 from mindspeed_ms.parallel.topology.rings import FAR, components
 
 DIMENSIONS = ("tensor", "context", "expert", "data", "pipeline")
@@ -107,12 +108,25 @@ def arrange(cluster: Cluster, degrees: HasDegrees) -> Arrangement:
             f"the job has {size} ranks, the cluster {cluster.name} {cluster.size} devices: "
             f"{size - cluster.size} too few; add servers, or lower data, tensor, pipeline or context"
         )
-    blocks = _nearest(_merge(_places(cluster), degrees.tensor), size // degrees.tensor)
     inner = _inner_data(degrees)
-    for factor in (degrees.context, inner, degrees.data // inner, degrees.pipeline):
-        blocks = _merge(blocks, factor)
+    factors = (degrees.context, inner, degrees.data // inner, degrees.pipeline)
+    blocks = _blocks(cluster, size, tuple(factor for factor in factors if factor > 1), degrees.tensor)
     order = max(blocks, key=lambda block: len(block.path)).slots  # the first of those that reach least far
     return Arrangement(order, rank_groups(degrees))
+
+
+def _blocks(cluster: Cluster, size: int, factors: tuple[int, ...], tensor: int) -> list[_Block]:
+    """Blocks of tensor groups, merged by each factor in turn; what degrees have in common is put together once."""
+    known = memory_of(cluster).blocks
+    key = (size, tensor, *factors)
+    found = known.get(key)
+    if found is None:
+        if factors:
+            found = _merge(_blocks(cluster, size, factors[:-1], tensor), factors[-1])
+        else:
+            found = _nearest(_merge(_places(cluster), tensor), size // tensor)
+        known[key] = found
+    return found
 
 
 def _inner_data(degrees: HasDegrees) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from mindspeed_ms.parallel.topology.cluster import Cluster, Link
 
@@ -53,6 +54,7 @@ class _Memory:
         self.groups: dict[tuple[int, ...], GroupShape] = {}
         self.inside: dict[tuple[int, tuple[int, ...]], tuple[Level, ...]] = {}
         self.strided: dict[tuple, tuple[GroupShape, ...]] = {}
+        self.blocks: dict[tuple[int, ...], list[Any]] = {}  # slots put together for degrees, by `groups`
 
 
 _MEMORIES: dict[int, _Memory] = {}
