@@ -20,6 +20,7 @@ _DEGREES = {
     "pipeline_stage": "pipeline",
 }
 _MOST = 1 << 20  # of any number here
+_DEEPEST = 64  # of sections within sections
 _MOST_CHUNKS = 1 << 12  # of a model's layers
 _SHORT = reprlib.Repr()  # aliases make a small file a huge value
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
@@ -56,8 +57,18 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def _check_depth(text: str, where: str) -> None:
+    """Python's own limit will not do: MindSpore raises it for the whole process."""
+    depth = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise ConfigError(f"{where}: no YAML: nested too deep; give a MindFormers configuration")
+
+
 def _parse(text: str, where: str) -> tuple[list[str], Any]:
     try:
+        _check_depth(text, where)
         loader = _Loader(text)
         return loader.doubled, loader.get_single_data()
     except yaml.YAMLError as error:

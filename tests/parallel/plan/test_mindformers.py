@@ -1,6 +1,7 @@
 """MindFormers YAML in and out: meanings as in MindFormers r1.3.0."""
 
 import dataclasses
+import sys
 
 import pytest
 import yaml
@@ -267,6 +268,19 @@ def test_what_no_program_could_use_is_refused_in_one_line(text, message):
         read_parallel(text, "f")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("limit", [1000, 10000])  # Python's own, and that of a process with MindSpore
+@pytest.mark.parametrize("depth", [65, 600, 30000])
+def test_the_same_depth_is_refused_whatever_the_process_allows(limit, depth):
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit)
+    try:
+        for text in ("a: " + "[" * depth, "a: " + "[" * depth + "]" * depth):
+            with pytest.raises(ConfigError, match="f: no YAML: nested too deep"):
+                read_parallel(text, "f")
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def test_of_two_equal_keys_the_last_counts_and_is_told():
