@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.parallel.plan.model import ModelShape
+from mindspeed_ms.parallel.plan.rules import tensor_degrees
 from mindspeed_ms.parallel.plan.settings import Job, Recompute, Schedule, Settings
 
 
@@ -40,7 +41,7 @@ def degrees(shape: ModelShape, job: Job, devices: int, limits: Limits) -> Iterat
 
     Raises ConfigError when what is fixed contradicts the devices or the batch.
     """
-    check(limits, devices, job)
+    check(limits, devices, job, shape)
     chunks = len(limits.layers or ())
     if chunks > 1 and all(chunks % stages for stages in divisors(devices) if stages > 1):
         raise ConfigError(f"layers names {chunks} chunks, which no number of stages on {devices} devices divides")
@@ -58,7 +59,7 @@ def degrees(shape: ModelShape, job: Job, devices: int, limits: Limits) -> Iterat
                     yield Settings(data=data, tensor=tensor, pipeline=pipeline, context=context, expert=expert)
 
 
-def check(limits: Limits, devices: int, job: Job) -> None:
+def check(limits: Limits, devices: int, job: Job, shape: ModelShape) -> None:
     """Raises ConfigError when the fixed degrees do not go into the devices, or do not go together."""
     for name in ("data", "tensor", "pipeline", "context", "expert", "micro_batch", "virtual"):
         value = getattr(limits, name)
@@ -75,7 +76,7 @@ def check(limits: Limits, devices: int, job: Job) -> None:
     if devices % product or (len(given) == len(fixed) and product != devices):
         raise ConfigError(
             f"{said} = {product}: the job has {devices} devices, which that does not "
-            f"{'divide' if devices % product else 'use up'}; {_would_do(given, devices)}"
+            f"{'divide' if devices % product else 'use up'}; {_would_do(given, devices, shape)}"
         )
     if limits.data is not None and job.global_batch % limits.data:
         raise ConfigError(
@@ -91,12 +92,14 @@ def check(limits: Limits, devices: int, job: Job) -> None:
     _check_pipeline(limits, given)
 
 
-def _would_do(given: dict[str, int], devices: int) -> str:
+def _would_do(given: dict[str, int], devices: int, shape: ModelShape) -> str:
     """Which values of one of the fixed degrees go into the devices with the others as they are."""
     for name, value in given.items():
         others = math.prod(given.values()) // value
         if devices % others == 0:
-            fit = [devices // others] if len(given) == 4 else divisors(devices // others)
+            fit = [devices // others] if len(given) == 4 else list(divisors(devices // others))
+            if name == "tensor":
+                fit = [degree for degree in fit if degree in tensor_degrees(shape)] or [1]
             return f"{name} {_text(fit)} would, or take another number of devices"
     return "change several of them, or take another number of devices"
 
