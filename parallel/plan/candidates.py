@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mindspeed_ms.errors import ConfigError
 from mindspeed_ms.parallel.plan.model import ModelShape
@@ -127,7 +127,7 @@ def micro_batches(settings: Settings, job: Job, limits: Limits) -> Iterator[Sett
     replica = job.global_batch // settings.data
     for size in _choices(limits.micro_batch, replica):
         if size <= max(limits.most_micro_batch, limits.micro_batch or 1) and replica % size == 0:
-            yield replace(settings, micro_batch=size, micro_batches=replica // size)
+            yield settings.but(micro_batch=size, micro_batches=replica // size)
 
 
 def schedules(shape: ModelShape, settings: Settings, limits: Limits) -> Iterator[Settings]:
@@ -139,7 +139,7 @@ def schedules(shape: ModelShape, settings: Settings, limits: Limits) -> Iterator
     for schedule in limits.schedules:
         if schedule != "interleaved":
             if limits.virtual in (None, 1):
-                yield replace(settings, schedule=schedule)
+                yield settings.but(schedule=schedule)
             continue
         # Megatron and MindSpore send micro-batches through the chunks in rounds of as many as there are stages.
         if settings.micro_batches % stages:
@@ -147,7 +147,7 @@ def schedules(shape: ModelShape, settings: Settings, limits: Limits) -> Iterator
         most = min(limits.most_virtual, shape.layers // stages)
         for virtual in range(2, most + 1) if limits.virtual is None else (limits.virtual,):
             if 2 <= virtual <= shape.layers // stages:
-                yield replace(settings, schedule=schedule, virtual=virtual)
+                yield settings.but(schedule=schedule, virtual=virtual)
 
 
 def zeros(settings: Settings, limits: Limits) -> Sequence[int]:

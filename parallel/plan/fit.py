@@ -6,7 +6,6 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from mindspeed_ms.parallel.plan.candidates import Limits, even, sequence_parallels, zeros
 from mindspeed_ms.parallel.plan.evaluate import Evaluator
@@ -21,17 +20,17 @@ def splits(base: Settings, evaluator: Evaluator, limits: Limits) -> list[Setting
     """
     layers, chunks = evaluator.shape.layers, base.pipeline * base.virtual
     if limits.layers is not None:
-        return [replace(base, layers=limits.layers)]
+        return [base.but(layers=limits.layers)]
     if chunks == 1:
         return [base]
     if math.comb(layers - 1, chunks - 1) <= _FEW:
-        return [replace(base, layers=() if len(set(one)) == 1 else one) for one in _all_splits(layers, chunks)]
+        return [base.but(layers=() if len(set(one)) == 1 else one) for one in _all_splits(layers, chunks)]
     found = [even(layers, chunks)]
     if layers % chunks:
         short, rest = divmod(layers, chunks)
         found.append(tuple(short + (chunk < rest) for chunk in range(chunks)))
     found.append(level(base, evaluator))
-    return [replace(base, layers=() if len(set(one)) == 1 else one) for one in dict.fromkeys(found)]
+    return [base.but(layers=() if len(set(one)) == 1 else one) for one in dict.fromkeys(found)]
 
 
 def _all_splits(layers: int, chunks: int) -> Iterator[tuple[int, ...]]:
@@ -46,7 +45,7 @@ def level(base: Settings, evaluator: Evaluator) -> tuple[int, ...]:
     the middle of the pipeline where it makes no difference.
     """
     layers, stages, virtual = evaluator.shape.layers, base.pipeline, base.virtual
-    probe = replace(base, layers=even(layers, stages * virtual))
+    probe = base.but(layers=even(layers, stages * virtual))
     seconds = [a + b for a, b in zip(*evaluator.chunks(probe), strict=True)]
     one, first, last = _pieces(probe.layers, seconds)
     counts = [1] * (stages * virtual)
@@ -82,7 +81,7 @@ def moves(settings: Settings, evaluator: Evaluator) -> Iterator[Settings]:
     busy = {max(range(stages), key=work.__getitem__)}
     if settings.recompute_layers:
         busy.add(max(range(stages), key=settings.recompute_layers.__getitem__))
-    plain = replace(settings, recompute="none", recompute_layers=None)
+    plain = settings.but(recompute="none", recompute_layers=None)
     for source in sorted(busy):
         longest = max(range(source, len(counts), stages), key=counts.__getitem__)
         for target in range(stages):
@@ -91,7 +90,7 @@ def moves(settings: Settings, evaluator: Evaluator) -> Iterator[Settings]:
                 moved = list(counts)
                 moved[longest] -= 1
                 moved[shortest] += 1
-                yield replace(plain, layers=() if len(set(moved)) == 1 else tuple(moved))
+                yield plain.but(layers=() if len(set(moved)) == 1 else tuple(moved))
 
 
 def _round(seconds: float) -> float:
@@ -115,7 +114,7 @@ def fitted(base: Settings, evaluator: Evaluator, limits: Limits, worth: Worth = 
     """
     few = base.pipeline > 1 and math.prod(size + 1 for size in held(base, evaluator.shape.layers)) <= _FEW
     for zero in zeros(base, limits):
-        settings = replace(base, zero=zero)
+        settings = base.but(zero=zero)
         if limits.recompute is not None:
             yield from _with(settings, limits.recompute, evaluator, worth)
             continue
@@ -139,19 +138,19 @@ def _all_counts(settings: Settings, evaluator: Evaluator) -> Iterator[Settings]:
     sizes = held(settings, evaluator.shape.layers)
     for counts in itertools.product(*(range(low, size + 1) for low, size in zip(least, sizes, strict=True))):
         if counts != least:
-            yield replace(settings, recompute="full", recompute_layers=None if counts == sizes else counts)
+            yield settings.but(recompute="full", recompute_layers=None if counts == sizes else counts)
 
 
 def _with(settings: Settings, recompute: Recompute, evaluator: Evaluator, worth: Worth) -> Iterator[Settings]:
     if recompute != "full":
-        settings = replace(settings, recompute=recompute)
-        if worth(settings) and evaluator.fits(settings):
+        settings = settings.but(recompute=recompute)
+        if evaluator.fits(settings) and worth(settings):
             yield settings
         return
     counts = again(settings, evaluator, worth)
     if counts is not None:
         whole = held(settings, evaluator.shape.layers)
-        yield replace(settings, recompute="full", recompute_layers=None if counts == whole else counts)
+        yield settings.but(recompute="full", recompute_layers=None if counts == whole else counts)
 
 
 def held(settings: Settings, layers: int) -> tuple[int, ...]:
@@ -162,7 +161,7 @@ def held(settings: Settings, layers: int) -> tuple[int, ...]:
 
 def again(settings: Settings, evaluator: Evaluator, worth: Worth = _always) -> tuple[int, ...] | None:
     """The fewest layers that each stage has to compute again to fit; None: no number fits, or none is worth it."""
-    settings = replace(settings, recompute="full", recompute_layers=None)
+    settings = settings.but(recompute="full", recompute_layers=None)
     sizes = held(settings, evaluator.shape.layers)
     counts: list[int] = []
     for stage, size in enumerate(sizes):
@@ -171,29 +170,29 @@ def again(settings: Settings, evaluator: Evaluator, worth: Worth = _always) -> t
         low, high = 0, size
         while low < high:
             middle = (low + high) // 2
-            tried = replace(settings, recompute_layers=(middle,) * settings.pipeline)
+            tried = settings.but(recompute_layers=(middle,) * settings.pipeline)
             if evaluator.stage_bytes(tried, stage) <= evaluator.limit:
                 high = middle
             else:
                 low = middle + 1
         counts.append(low)
-        if stage == 0 and not worth(replace(settings, recompute_layers=(low,) + (0,) * (settings.pipeline - 1))):
+        if stage == 0 and not worth(settings.but(recompute_layers=(low,) + (0,) * (settings.pipeline - 1))):
             return None
     return tuple(counts)
 
 
 def smallest(base: Settings, evaluator: Evaluator, limits: Limits, *, even_only: bool = False) -> tuple[int, Settings]:
     """The settings that take least memory, with bytes of their fullest device. even_only: of the even split alone."""
-    base = replace(base, sequence_parallel=sequence_parallels(base, limits)[0])
+    base = base.but(sequence_parallel=sequence_parallels(base, limits)[0])
     layers, chunks = evaluator.shape.layers, base.pipeline * base.virtual
     if even_only and limits.layers is None:
-        every = [replace(base, layers=() if layers % chunks == 0 else even(layers, chunks))]
+        every = [base.but(layers=() if layers % chunks == 0 else even(layers, chunks))]
     else:
         every = splits(base, evaluator, limits)
     found = []
     for split in every:
         for zero in zeros(base, limits)[-3:]:  # the second and third have two layers whole, which may be more
-            settings = replace(split, zero=zero, recompute=limits.recompute or "full")
+            settings = split.but(zero=zero, recompute=limits.recompute or "full")
             peak = max(evaluator.stage_bytes(settings, stage) for stage in range(settings.pipeline))
             found.append((peak, settings))
     return min(found, key=lambda one: one[0])

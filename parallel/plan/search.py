@@ -111,7 +111,7 @@ def _best_first(bases: list[Settings], evaluator: Evaluator, limits: Limits, ran
                 levels = candidates.zeros(settings, limits)
                 for base in families[at][1]:
                     count += 1
-                    one = replace(base, sequence_parallel=settings.sequence_parallel)
+                    one = base.but(sequence_parallel=settings.sequence_parallel)
                     heapq.heappush(heap, (max(bound, evaluator.coarse(one, levels)), count, one, _BASE))
         else:
             for finer, split in _splits(settings, evaluator, limits):
@@ -126,7 +126,7 @@ def _splits(base: Settings, evaluator: Evaluator, limits: Limits) -> Iterator[tu
         quick = evaluator.quick(split)
         for zero, coarse in levels.items():
             if coarse < float("inf"):
-                yield max(quick, coarse), replace(split, zero=zero)
+                yield max(quick, coarse), split.but(zero=zero)
 
 
 def _families(bases: list[Settings], evaluator: Evaluator, limits: Limits) -> Iterator[tuple[float, list[Settings]]]:
@@ -136,7 +136,7 @@ def _families(bases: list[Settings], evaluator: Evaluator, limits: Limits) -> It
         levels = candidates.zeros(members[0], limits)
         for sequence in candidates.sequence_parallels(members[0], limits):
             if not sequence or _divides(members[0], evaluator):
-                first = replace(members[0], sequence_parallel=sequence)
+                first = members[0].but(sequence_parallel=sequence)
                 whole = evaluator.bare(first, levels)
                 yield min(spread(one, whole) for one in members), [first, *members[1:]]
 
