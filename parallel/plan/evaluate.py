@@ -10,7 +10,7 @@ from math import inf
 from mindspeed_ms.parallel.plan import memory, rules
 from mindspeed_ms.parallel.plan.chunk_cost import Pieces
 from mindspeed_ms.parallel.plan.efficiency import Efficiency, efficiency_of
-from mindspeed_ms.parallel.plan.floor import Bare, Floor
+from mindspeed_ms.parallel.plan.floor import Bare, Floor, spread
 from mindspeed_ms.parallel.plan.memory import Memory, StageMemory
 from mindspeed_ms.parallel.plan.model import ModelShape
 from mindspeed_ms.parallel.plan.settings import Job, Settings
@@ -172,15 +172,19 @@ class Evaluator:
 
         Infinite where none of them can.
         """
-        key = _degrees(settings)
+        return spread(settings, self.least(settings, zeros))
+
+    def least(self, settings: Settings, zeros: Sequence[int] = (0, 1, 2, 3)) -> float:
+        """Seconds of one micro-batch on all stages together, with what ZeRO sends; infinite where nothing can fit."""
         bare = self._bare(settings)
         fitting = [zero for zero in zeros if bare.bytes[zero] <= self.limit]
         if not fitting:
             return inf
+        key = _degrees(settings)
         floor = self._floors.get(key)
         if floor is None:
             floor = self._floors[key] = Floor(settings, bare, self.pieces(settings))
-        return min(floor.seconds(settings, zero) for zero in fitting)
+        return min(floor.wholes[zero] for zero in fitting)
 
     def bare(self, settings: Settings, zeros: Sequence[int] = (0, 1, 2, 3)) -> float:
         """Seconds of computation of one micro-batch on all stages together; infinite where no ZeRO stage can fit."""

@@ -72,11 +72,8 @@ class Floor:
         (chunk,) = pieces.chunks(probe, [bare.kinds])
         self._ahead, self._back = chunk.ahead, chunk.back
         self._gather, self._reduce = _traffic(settings, bare, pieces)
-        self._wholes = [self._whole(zero) for zero in range(4)]
-
-    def seconds(self, settings: Settings, zero: int) -> float:
-        """Of a step, with the work and what ZeRO sends spread over the stages as well as it can be."""
-        return spread(settings, self._wholes[zero])
+        # By ZeRO stage: of one micro-batch on all stages together, with what ZeRO sends spread as well as it can be
+        self.wholes = [self._whole(zero) for zero in range(4)]
 
     def _whole(self, zero: int) -> float:
         """Seconds of one micro-batch on all stages together."""

@@ -48,7 +48,7 @@ class Ranking:
     limit: int  # bytes of a device
     groups: int = 0  # degrees, micro-batch and schedule together
     pruned: int = 0  # of them: their bound is above what was found
-    too_large: int = 0  # splits of them of which nothing fits
+    too_large: int = 0  # splits and ZeRO stages of which nothing fits
     evaluated: int = 0  # settings timed by the whole model
     refused: Counter[str] = field(default_factory=Counter)  # why degrees cannot be run
 
@@ -104,15 +104,17 @@ def _best_first(bases: list[Settings], evaluator: Evaluator, limits: Limits, ran
             ranking.pruned += 1
         elif known == _BOUNDED:
             _try(settings, evaluator, limits, ranking, best)
+        elif known == _SPLIT and not evaluator.fits(settings.but(recompute=limits.recompute or "full")):
+            ranking.too_large += 1
         elif known == _SPLIT:
             heapq.heappush(heap, (max(bound, evaluator.bound(settings)), at, settings, _BOUNDED))
         elif known == _BARE:
             if not _is_beaten(settings, evaluator, limits):
-                levels = candidates.zeros(settings, limits)
+                whole = evaluator.least(settings, candidates.zeros(settings, limits))
                 for base in families[at][1]:
                     count += 1
                     one = base.but(sequence_parallel=settings.sequence_parallel)
-                    heapq.heappush(heap, (max(bound, evaluator.coarse(one, levels)), count, one, _BASE))
+                    heapq.heappush(heap, (max(bound, spread(one, whole)), count, one, _BASE))
         else:
             for finer, split in _splits(settings, evaluator, limits):
                 count += 1
