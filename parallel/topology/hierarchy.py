@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mindspeed_ms.parallel.topology.cluster import Cluster, Link
+from mindspeed_ms.parallel.topology.hamilton import widest_cycle
 
 
 @dataclass(frozen=True)
@@ -231,43 +232,7 @@ def _ring_link(parts: list[list[int]], merged: list[list[int]], links: dict[tupl
     return worst(found)
 
 
-# A search for a ring gives up beyond this many members and takes them in their order.
-_RING_MEMBERS = 16
-
-
 def widest_ring(devices: list[int], links: dict[tuple[int, int], Link]) -> list[int]:
     """An order of the devices whose ring has the widest narrowest link; exact up to 16 devices."""
-    if not 2 < len(devices) <= _RING_MEMBERS:
-        return devices
-    for bandwidth in sorted({link.bandwidth for link in links.values()}, reverse=True):
-        near = {a: [b for b in devices if a != b and links[a, b].bandwidth >= bandwidth] for a in devices}
-        ring = _hamilton(devices, near)
-        if ring:
-            return ring
-    return devices
-
-
-def _hamilton(devices: list[int], near: dict[int, list[int]]) -> list[int] | None:
-    """A cycle through all devices over the edges of `near`; no end of a path is tried twice with the same devices."""
-    place = {device: bit for bit, device in enumerate(devices)}
-    edges = [sum(1 << place[other] for other in near[device]) for device in devices]
-    if not all(edges):
-        return None
-    full = (1 << len(devices)) - 1
-    dead: set[tuple[int, int]] = set()
-
-    def walk(path: list[int], seen: int) -> list[int] | None:
-        if seen == full:
-            return path if edges[path[-1]] & 1 else None
-        if (path[-1], seen) in dead:
-            return None
-        for step in range(len(devices)):
-            if edges[path[-1]] >> step & 1 and not seen >> step & 1:
-                found = walk([*path, step], seen | 1 << step)
-                if found:
-                    return found
-        dead.add((path[-1], seen))
-        return None
-
-    found = walk([0], 1)
-    return [devices[step] for step in found] if found else None
+    widths = [[0.0 if a == b else links[a, b].bandwidth for b in devices] for a in devices]
+    return [devices[at] for at in widest_cycle(widths)[0]]

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from mindspeed_ms.parallel.topology.cluster import Cluster, Link
 from mindspeed_ms.parallel.topology.collectives import ALGORITHMS, can, time_of
-from mindspeed_ms.parallel.topology.hamilton import widest_cycle
-from mindspeed_ms.parallel.topology.hierarchy import worst
+from mindspeed_ms.parallel.topology.hierarchy import widest_ring, worst
 from mindspeed_ms.parallel.topology.rings import components, find_rings
 
 _BUCKET = 64 << 20  # bytes that MindSpore fuses into one all_reduce (comm_fusion, mode auto)
@@ -61,9 +60,7 @@ def _time(rings: Sequence[Sequence[int]], links: dict[tuple[int, int], Link], nb
 def _fastest(operation: str, members: Sequence[int], links: dict[tuple[int, int], Link], nbytes: float) -> float:
     """Seconds of the fastest algorithm: a ring at the narrowest link of the best order, others at that of any pair."""
     pairs = [links[first, second] for first in members for second in members if first != second]
-    widths = [[0.0 if a == b else links[a, b].bandwidth for b in members] for a in members]
-    order, _ = widest_cycle(widths)
-    around = [members[at] for at in order]
+    around = widest_ring(list(members), links)
     ring = worst(links[pair] for pair in zip(around, around[1:] + around[:1], strict=True))
     return min(
         time_of(operation, name, len(members), nbytes, ring if name == "ring" else worst(pairs))
