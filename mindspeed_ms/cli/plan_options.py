@@ -172,19 +172,7 @@ def with_mindformers(limits: "Limits", path: Path, schedule_given: bool) -> tupl
     found = read_parallel(text, str(path))
     for left in not_carried(text, str(path)):
         get_logger(__name__).warning("%s: %s (left out)", path, left)
-    names = (
-        "data",
-        "tensor",
-        "pipeline",
-        "context",
-        "expert",
-        "micro_batch",
-        "zero",
-        "recompute",
-        "virtual",
-        "devices",
-    )
-    values = {name: getattr(found, name) for name in (*names, "sequence_parallel", "layers")}
+    values = {one.name: getattr(found, one.name) for one in dataclasses.fields(limits) if hasattr(found, one.name)}
     fixed = {name: value for name, value in values.items() if getattr(limits, name) is None}
     if not schedule_given:
         fixed["schedules"] = (found.schedule,)
