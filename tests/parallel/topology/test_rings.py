@@ -158,3 +158,33 @@ def test_the_graph_for_networkx_has_every_link():
     assert found.number_of_nodes() == 16 and found.number_of_edges() == 2 * 28
     fast = networkx.Graph((a, b) for a, b, kind in found.edges(data="kind") if kind == "HCCS")
     assert sorted(map(len, networkx.connected_components(fast))) == [4, 4, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("count", "cores", "rings"),
+    [
+        (8, ["144-191", "96-143", "48-95", "0-47"] * 2, [(0, 1, 2, 3), (4, 5, 6, 7)]),
+        (
+            16,
+            [f"{28 * (n % 8 // 2)}-{28 * (n % 8 // 2) + 27}" for n in range(16)],
+            [tuple(range(8)), tuple(range(8, 16))],
+        ),
+        (8, ["144-167", "0-23"] * 2 + ["96-119", "48-71"] * 2, [tuple(range(8))]),
+    ],
+    ids=["two rings of 4", "two meshes of 8", "a mesh with interleaved cores"],
+)
+def test_what_npu_smi_prints_of_a_whole_server_gives_its_rings(tmp_path, count, cores, rings):
+    size = count // len(rings)
+    rows = ["\t   " + " ".join(f"NPU{n:<8}" for n in range(count)) + "CPU Affinity"]
+    for a in range(count):
+        across = ["PHB" if a % size == b % size else "SYS" for b in range(count)]
+        words = ["X" if a == b else "HCCS" if a // size == b // size else across[b] for b in range(count)]
+        rows.append(f"NPU{a:<8}" + " ".join(f"{word:<11}" for word in words) + cores[a])
+    path = tmp_path / "server.txt"
+    path.write_text("\n".join(rows) + "\n\nLegend:\n\n  X    = Self\n  SYS  = Path traversing PCIe and NUMA nodes.\n")
+    found = load_cluster(path)
+    assert [ring.slots for ring in find_rings(found)] == rings
+    assert all(ring.mesh and ring.narrowest.kind == "HCCS" for ring in find_rings(found))
+    firsts = [int(text.split("-")[0]) for text in cores]
+    assert [own[0] for own in found.servers[0].affinity] == firsts
+    assert ring_size(found) == size
