@@ -114,21 +114,15 @@ def _rings(plan: "Plan", wanted: Wanted) -> Files:
 
 
 def _strategies(plan: "Plan", wanted: Wanted) -> Files:
-    from mindspeed_ms.parallel.plan.strategy.check import check, check_network
-    from mindspeed_ms.parallel.plan.strategy.folder import notes
-    from mindspeed_ms.parallel.plan.strategy.make import make_strategies
-    from mindspeed_ms.parallel.plan.strategy.read import read_strategy
+    from mindspeed_ms.parallel.plan.strategy.check import check_network
+    from mindspeed_ms.parallel.plan.strategy.folder import notes, write_checked
     from mindspeed_ms.parallel.plan.strategy.rings import check_rings, read_rings
-    from mindspeed_ms.parallel.plan.strategy.write import write_strategies
 
     if wanted.graph is None and not wanted.strategy:
         raise Left("strategy files: --strategy exports the network's graph for them, or give it with --graph")
     graph = _graph(plan, wanted)
     check_network(graph, plan.model)
-    made, splits = make_strategies(graph, plan.settings)
-    paths = write_strategies(made, wanted.folder / "strategy")
-    for suffix in (".ckpt", ".json"):
-        check([read_strategy(path) for path in paths if path.suffix == suffix], graph, "strategy")
+    made, _, splits = write_checked(graph, plan.settings, wanted.folder / "strategy")
     side = read_rings(wanted.folder / "rings.json")
     apart = any(group.ring is None for group in side.groups["tensor"])  # no order of ranks brings them into one ring
     check_rings(side, made, "rings.json", inside=not apart)

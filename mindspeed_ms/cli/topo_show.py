@@ -137,7 +137,7 @@ def rings(
 
     cluster = o.load(spec, servers, link, measured, accelerator, like)
     found, times = _rings(cluster), ring_times(cluster)
-    size = ring_size(cluster)
+    size = ring_size(cluster, times=times)
     if as_json:
         milliseconds = {str(length): seconds * 1e3 for length, seconds in times.items()}
         print(json.dumps({"rings": found, "ring_size": size, "all_reduce_64mb_ms": milliseconds}))

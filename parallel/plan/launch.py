@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from mindspeed_ms.errors import ConfigError
+from mindspeed_ms.parallel.topology.hccl_env import check_all
 from mindspeed_ms.paths import write_whole
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:_-]*[A-Za-z0-9])?")
@@ -70,6 +71,7 @@ class Launch:
 
 def check_launch(launch: Launch) -> None:
     """Raises ConfigError for what cannot be launched, or could be read by a shell as something else."""
+    check_all(launch.environment)
     if not launch.nodes or len(launch.nodes) != len(launch.devices):
         raise ConfigError(
             f"launch: {len(launch.nodes)} nodes and {len(launch.devices)} counts of devices; give one each"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mindspeed_ms.parallel.topology.cluster import Cluster, Link
 from mindspeed_ms.parallel.topology.collectives import ALGORITHMS, can, time_of
@@ -34,13 +34,13 @@ def ring_times(cluster: Cluster, server: int = 0, nbytes: float = _BUCKET) -> di
     return times
 
 
-def ring_size(cluster: Cluster, server: int = 0, nbytes: float = _BUCKET) -> int:
+def ring_size(cluster: Cluster, server: int = 0, times: Mapping[int, float] | None = None) -> int:
     """The size of ring at which the all_reduce is fastest; 1 for a single device.
 
     Where speeds differ by less than a hundredth (PIX and PHB have one figure), it is that of the rings of the nearest
-    devices, and without those the largest.
+    devices, and without those the largest. times: what `ring_times` says of the server, where that is known.
     """
-    times = ring_times(cluster, server, nbytes)
+    times = ring_times(cluster, server) if times is None else times
     if not times:
         return 1
     alike = [size for size, seconds in times.items() if seconds <= 1.01 * min(times.values())]

@@ -56,6 +56,12 @@ def run(tmp_path):
     return run
 
 
+def test_variables_that_hccl_has_not_are_refused(tmp_path):
+    launch = Launch(nodes=("a",), devices=(1,), command=("train.py",), environment={"HCCL_RING_SIZE": "4"})
+    with pytest.raises(ConfigError, match="HCCL_RING_SIZE: HCCL has no such variable"):
+        write_launch(tmp_path, launch)
+
+
 def test_every_script_is_bash(folder):
     scripts = sorted(path for path in folder.iterdir() if path.suffix != ".yaml")
     assert [path.name for path in scripts] == ["job.sbatch", "node0.sh", "node1.sh", "start_all.sh"]
